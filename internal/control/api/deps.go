@@ -1,0 +1,60 @@
+package api
+
+import (
+	"context"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
+)
+
+// Sandboxes is what the API needs of the life cycle; internal/control/lifecycle implements it. Every method takes the project of
+// the caller: a sandbox of another project is cay.NotFound.
+type Sandboxes interface {
+	// Create checks the request against limits and quota, fills in defaults, and writes the row CREATING. It does not wait.
+	Create(ctx context.Context, project cay.ID, req cay.CreateSandbox) (*cay.Sandbox, error)
+	Get(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error)
+	// Wait returns the sandbox as soon as its status is one of want or it has ended, or as it is when ctx ends; ctx's end is no error.
+	Wait(ctx context.Context, project, id cay.ID, want ...cay.Status) (*cay.Sandbox, error)
+	List(ctx context.Context, project cay.ID, q cay.SandboxQuery) (items []*cay.Sandbox, nextCursor string, err error)
+	// Delete moves it to TERMINATING and returns at once; an ended one is returned as it is.
+	Delete(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error)
+	// Pause and Resume return when it is done or ctx ends. Idempotent. ttl nil: what was left.
+	Pause(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error)
+	Resume(ctx context.Context, project, id cay.ID, ttl *time.Duration) (*cay.Sandbox, error)
+	// SetTimeout sets the end to now + ttl, capped at the maximum; with extendOnly it never comes earlier.
+	SetTimeout(ctx context.Context, project, id cay.ID, ttl time.Duration, extendOnly bool) (*cay.Sandbox, error)
+	Update(ctx context.Context, project, id cay.ID, u cay.UpdateSandbox) (*cay.Sandbox, error)
+	// Enter returns a sandbox that is READY for use by an exec, a file or a terminal, counting the call as activity; a paused one with
+	// auto_resume is resumed first. Otherwise the error of cay.Sandbox.Usable. It reads memory, not the store, when it can.
+	Enter(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error)
+	// Limits and Runtimes are for GET /v1/info and /v1/runtimes.
+	Limits() cay.Limits
+	Runtimes(ctx context.Context) ([]cay.Runtime, error)
+}
+
+// Nodes finds the node of a sandbox; internal/control/nodes implements it. Errors of calls go through noderpc.Decode.
+type Nodes interface {
+	For(ctx context.Context, worker cay.ID) (nodev1connect.NodeServiceClient, error)
+	// Ready reports nil when at least one node answers and has adopted its sandboxes.
+	Ready(ctx context.Context) error
+}
+
+// Auth turns secrets into identities; internal/control/auth implements it.
+type Auth interface {
+	// Key answers cay.Unauthorized for an unknown, expired or revoked key.
+	Key(ctx context.Context, secret string) (cay.Identity, error)
+	// MintTicket makes a ticket that is good once, for 60 s, for exactly that method and URL (path and query without the ticket).
+	MintTicket(ctx context.Context, id cay.Identity, method, url string) (ticket string, expires time.Time, err error)
+	// RedeemTicket uses it up. A second use, another URL, an expired ticket or a dead key: cay.Unauthorized.
+	RedeemTicket(ctx context.Context, ticket, method, url string) (cay.Identity, error)
+}
+
+// Idempotency remembers answers by project, route and key for 24 hours; internal/control/store implements it durably.
+type Idempotency interface {
+	// Begin claims the key. fresh: the caller does the work and calls Finish or Abandon. Not fresh and done: the stored answer.
+	// Not fresh and not done: the first is still running. A different fingerprint: cay.IdempotencyMismatch.
+	Begin(ctx context.Context, project cay.ID, route, key string, fingerprint [32]byte) (rec cay.IdempotencyRecord, fresh bool, err error)
+	Finish(ctx context.Context, project cay.ID, route, key string, status int, objectID string) error
+	Abandon(ctx context.Context, project cay.ID, route, key string) error
+}
