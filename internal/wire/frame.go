@@ -27,6 +27,7 @@ const (
 	FrameHeader  FrameType = 6 // a guestv1.BulkHeader
 	FrameEnd     FrameType = 7 // a bulk transfer is complete
 	FrameCommit  FrameType = 8 // a bulk write is complete and to be made visible
+	FramePart    FrameType = 9 // towards the agent only: the beginning of a message longer than a frame; more parts follow, then a FrameMessage with its end
 )
 
 // frameHeader: 4 bytes payload length, 1 byte type, 3 bytes zero, 8 bytes stream; big endian.
@@ -62,7 +63,7 @@ func (r *Reader) Read() (Frame, error) {
 	switch {
 	case n > MaxFrame:
 		return Frame{}, fmt.Errorf("%w: payload of %d bytes", ErrFrame, n)
-	case f.Type < FrameMessage || f.Type > FrameCommit:
+	case f.Type < FrameMessage || f.Type > FramePart:
 		return Frame{}, fmt.Errorf("%w: type %d", ErrFrame, f.Type)
 	case head[5]|head[6]|head[7] != 0:
 		return Frame{}, fmt.Errorf("%w: reserved bytes set", ErrFrame)
@@ -87,6 +88,22 @@ func AppendFrame(b []byte, f Frame) []byte {
 	head[4] = byte(f.Type)
 	binary.BigEndian.PutUint64(head[8:], f.Stream)
 	return append(append(b, head[:]...), f.Payload...)
+}
+
+// MaxMessage bounds a message towards the agent, parts added up: a start may carry 1 MiB of environment. Messages of the agent fit
+// into one frame.
+const MaxMessage = 4 << 20
+
+// AppendMessage appends a message towards the agent, in parts where one frame cannot hold it. It panics above MaxMessage.
+func AppendMessage(b, message []byte) []byte {
+	if len(message) > MaxMessage {
+		panic(fmt.Sprintf("wire: message of %d bytes", len(message)))
+	}
+	for len(message) > MaxFrame {
+		b = AppendFrame(b, Frame{Type: FramePart, Payload: message[:MaxFrame]})
+		message = message[MaxFrame:]
+	}
+	return AppendFrame(b, Frame{Type: FrameMessage, Payload: message})
 }
 
 // MaxDataRun is how much data fits into an output or stdin frame behind its offset.
