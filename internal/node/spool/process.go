@@ -1,0 +1,88 @@
+package spool
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cayhq/cay"
+)
+
+const (
+	processFile    = "process.json"
+	maxProcessFile = 1 << 20
+)
+
+// Process is what is kept of a process beside its output, in process.json. Its environment is not: nobody needs it after the start,
+// and it may hold secrets.
+type Process struct {
+	ID        cay.ID    `json:"id"`
+	Name      string    `json:"name,omitempty"`
+	Command   []string  `json:"command,omitempty"`
+	User      string    `json:"user,omitempty"`
+	Cwd       string    `json:"cwd,omitempty"`
+	TTY       bool      `json:"tty,omitempty"`
+	StdinOpen bool      `json:"stdin_open,omitempty"`
+	MaxOutput int64     `json:"max_output_bytes"`
+	Stream    uint64    `json:"stream"` // the number of its frames on the guest hop
+	PID       int64     `json:"pid"`    // inside
+	StartedAt time.Time `json:"started_at"`
+	EndedAt   time.Time `json:"ended_at,omitzero"`
+
+	Deadline  time.Time     `json:"deadline,omitzero"`     // zero: none, or the sandbox is frozen
+	Remaining time.Duration `json:"remaining_ns,omitzero"` // of the timeout, while frozen
+
+	KillOnDisconnect   bool `json:"kill_on_disconnect,omitempty"`
+	HangupOnDisconnect bool `json:"hangup_on_disconnect,omitempty"`
+
+	Exit       *cay.ProcessExit `json:"exit,omitempty"`
+	StdoutSize int64            `json:"stdout_size"`
+	StderrSize int64            `json:"stderr_size"`
+}
+
+// writeProcess replaces path in one step.
+func writeProcess(path string, p Process) error {
+	b, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	if len(b) > maxProcessFile {
+		p.Command = nil
+		if b, err = json.Marshal(p); err != nil {
+			return err
+		}
+	}
+	tmp := path + ".new"
+	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+func readProcess(dir string) (Process, error) {
+	f, err := os.Open(filepath.Join(dir, processFile))
+	if err != nil {
+		return Process{}, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxProcessFile+1))
+	if err != nil {
+		return Process{}, err
+	}
+	return parseProcess(b)
+}
+
+func parseProcess(b []byte) (Process, error) {
+	var p Process
+	if len(b) > maxProcessFile {
+		return p, fmt.Errorf("process record of more than %d bytes", maxProcessFile)
+	}
+	if err := json.Unmarshal(b, &p); err != nil {
+		return p, err
+	}
+	p.MaxOutput = boundMaxOutput(p.MaxOutput)
+	return p, nil
+}
