@@ -1,0 +1,19 @@
+-- name: InsertEvent :one
+INSERT INTO events (sandbox_id, project_id, type, at, data) VALUES (?, ?, ?, ?, ?) RETURNING seq;
+
+-- name: ProjectEvents :many
+SELECT * FROM events WHERE project_id = ? AND seq > ? ORDER BY seq LIMIT ?;
+
+-- name: SandboxEvents :many
+SELECT * FROM events WHERE project_id = ? AND sandbox_id = ? AND seq > ? ORDER BY seq LIMIT ?;
+
+-- name: PurgeEventsBefore :execrows
+DELETE FROM events WHERE seq IN (SELECT e.seq FROM events e WHERE e.at < @before LIMIT @max);
+
+-- name: PurgeEventsBeyond :execrows
+DELETE FROM events WHERE seq IN (
+    SELECT e.seq FROM events e WHERE e.seq <= (SELECT coalesce(max(m.seq), 0) FROM events m) - CAST(@keep AS INTEGER) LIMIT @max
+);
+
+-- name: OldestEvent :one
+SELECT CAST(coalesce(min(seq), 0) AS INTEGER) FROM events;

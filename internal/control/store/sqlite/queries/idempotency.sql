@@ -1,0 +1,22 @@
+-- name: ClaimIdempotencyKey :execrows
+INSERT INTO idempotency_keys (project_id, route, key, fingerprint, done, status, object_id, created_at)
+VALUES (?, ?, ?, ?, 0, 0, '', ?) ON CONFLICT DO NOTHING;
+
+-- name: IdempotencyKey :one
+SELECT * FROM idempotency_keys WHERE project_id = ? AND route = ? AND key = ?;
+
+-- name: FinishIdempotencyKey :execrows
+UPDATE idempotency_keys SET done = 1, status = @status, object_id = @object_id
+WHERE project_id = @project_id AND route = @route AND key = @key AND done = 0;
+
+-- name: AbandonIdempotencyKey :exec
+DELETE FROM idempotency_keys WHERE project_id = ? AND route = ? AND key = ? AND done = 0;
+
+-- name: DropExpiredIdempotencyKey :exec
+DELETE FROM idempotency_keys WHERE project_id = ? AND route = ? AND key = ? AND created_at < ?;
+
+-- name: DropUnfinishedIdempotencyKeys :exec
+DELETE FROM idempotency_keys WHERE done = 0;
+
+-- name: PurgeIdempotencyKeys :execrows
+DELETE FROM idempotency_keys WHERE rowid IN (SELECT i.rowid FROM idempotency_keys i WHERE i.created_at < @before LIMIT @max);
