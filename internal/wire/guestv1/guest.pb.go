@@ -297,59 +297,6 @@ func (*Done) Descriptor() ([]byte, []int) {
 	return file_guestv1_guest_proto_rawDescGZIP(), []int{1}
 }
 
-// StdinAck says that the process has been given its stdin up to offset. The node keeps at most 256 KiB beyond it under way.
-type StdinAck struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	ProcessId     string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
-	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StdinAck) Reset() {
-	*x = StdinAck{}
-	mi := &file_guestv1_guest_proto_msgTypes[2]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StdinAck) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StdinAck) ProtoMessage() {}
-
-func (x *StdinAck) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[2]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StdinAck.ProtoReflect.Descriptor instead.
-func (*StdinAck) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{2}
-}
-
-func (x *StdinAck) GetProcessId() string {
-	if x != nil {
-		return x.ProcessId
-	}
-	return ""
-}
-
-func (x *StdinAck) GetOffset() int64 {
-	if x != nil {
-		return x.Offset
-	}
-	return 0
-}
-
 // Hello is the first message on every control connection.
 type Hello struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -364,7 +311,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_guestv1_guest_proto_msgTypes[3]
+	mi := &file_guestv1_guest_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +323,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[3]
+	mi := &file_guestv1_guest_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +336,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{3}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Hello) GetProtocol() uint32 {
@@ -441,7 +388,7 @@ type Running struct {
 
 func (x *Running) Reset() {
 	*x = Running{}
-	mi := &file_guestv1_guest_proto_msgTypes[4]
+	mi := &file_guestv1_guest_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -453,7 +400,7 @@ func (x *Running) String() string {
 func (*Running) ProtoMessage() {}
 
 func (x *Running) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[4]
+	mi := &file_guestv1_guest_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -466,7 +413,7 @@ func (x *Running) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Running.ProtoReflect.Descriptor instead.
 func (*Running) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{4}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Running) GetProcessId() string {
@@ -541,7 +488,7 @@ type ToAgent struct {
 
 func (x *ToAgent) Reset() {
 	*x = ToAgent{}
-	mi := &file_guestv1_guest_proto_msgTypes[5]
+	mi := &file_guestv1_guest_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -553,7 +500,7 @@ func (x *ToAgent) String() string {
 func (*ToAgent) ProtoMessage() {}
 
 func (x *ToAgent) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[5]
+	mi := &file_guestv1_guest_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -566,7 +513,7 @@ func (x *ToAgent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ToAgent.ProtoReflect.Descriptor instead.
 func (*ToAgent) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{5}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ToAgent) GetId() uint64 {
@@ -857,7 +804,7 @@ type Claim struct {
 
 func (x *Claim) Reset() {
 	*x = Claim{}
-	mi := &file_guestv1_guest_proto_msgTypes[6]
+	mi := &file_guestv1_guest_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +816,7 @@ func (x *Claim) String() string {
 func (*Claim) ProtoMessage() {}
 
 func (x *Claim) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[6]
+	mi := &file_guestv1_guest_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +829,7 @@ func (x *Claim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Claim.ProtoReflect.Descriptor instead.
 func (*Claim) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{6}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Claim) GetSandboxId() string {
@@ -948,7 +895,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_guestv1_guest_proto_msgTypes[7]
+	mi := &file_guestv1_guest_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -960,7 +907,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[7]
+	mi := &file_guestv1_guest_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -973,7 +920,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{7}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Start) GetProcessId() string {
@@ -1069,7 +1016,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_guestv1_guest_proto_msgTypes[8]
+	mi := &file_guestv1_guest_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1081,7 +1028,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[8]
+	mi := &file_guestv1_guest_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1094,7 +1041,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{8}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Started) GetPid() int64 {
@@ -1119,7 +1066,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_guestv1_guest_proto_msgTypes[9]
+	mi := &file_guestv1_guest_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1131,7 +1078,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[9]
+	mi := &file_guestv1_guest_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1144,7 +1091,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{9}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Exited) GetProcessId() string {
@@ -1201,7 +1148,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_guestv1_guest_proto_msgTypes[10]
+	mi := &file_guestv1_guest_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1213,7 +1160,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[10]
+	mi := &file_guestv1_guest_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1226,7 +1173,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{10}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Ack) GetProcessId() string {
@@ -1255,7 +1202,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_guestv1_guest_proto_msgTypes[11]
+	mi := &file_guestv1_guest_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1214,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[11]
+	mi := &file_guestv1_guest_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1227,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{11}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Signal) GetProcessId() string {
@@ -1309,6 +1256,60 @@ func (x *Signal) GetTree() bool {
 		return x.Tree
 	}
 	return false
+}
+
+// StdinAck says that the process (or its closed stdin) has taken everything of stdin before offset. The agent queues at most
+// 256 KiB that are not acknowledged; a node that sends more breaks the protocol.
+type StdinAck struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ProcessId     string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StdinAck) Reset() {
+	*x = StdinAck{}
+	mi := &file_guestv1_guest_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StdinAck) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StdinAck) ProtoMessage() {}
+
+func (x *StdinAck) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StdinAck.ProtoReflect.Descriptor instead.
+func (*StdinAck) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *StdinAck) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
+	}
+	return ""
+}
+
+func (x *StdinAck) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
 }
 
 type Resize struct {
@@ -2833,11 +2834,7 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\x06killed\x18\v \x01(\v2\x14.cay.guest.v1.KilledH\x00R\x06killed\x125\n" +
 	"\tstdin_ack\x18\f \x01(\v2\x16.cay.guest.v1.StdinAckH\x00R\bstdinAckB\t\n" +
 	"\amessage\"\x06\n" +
-	"\x04Done\"A\n" +
-	"\bStdinAck\x12\x1d\n" +
-	"\n" +
-	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x16\n" +
-	"\x06offset\x18\x02 \x01(\x03R\x06offset\"\xac\x01\n" +
+	"\x04Done\"\xac\x01\n" +
 	"\x05Hello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1e\n" +
 	"\n" +
@@ -2925,7 +2922,11 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x16\n" +
 	"\x06signal\x18\x03 \x01(\x05R\x06signal\x12\x12\n" +
-	"\x04tree\x18\x04 \x01(\bR\x04tree\"O\n" +
+	"\x04tree\x18\x04 \x01(\bR\x04tree\"A\n" +
+	"\bStdinAck\x12\x1d\n" +
+	"\n" +
+	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\"O\n" +
 	"\x06Resize\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -3057,16 +3058,16 @@ var file_guestv1_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_guestv1_guest_proto_goTypes = []any{
 	(*ToNode)(nil),        // 0: cay.guest.v1.ToNode
 	(*Done)(nil),          // 1: cay.guest.v1.Done
-	(*StdinAck)(nil),      // 2: cay.guest.v1.StdinAck
-	(*Hello)(nil),         // 3: cay.guest.v1.Hello
-	(*Running)(nil),       // 4: cay.guest.v1.Running
-	(*ToAgent)(nil),       // 5: cay.guest.v1.ToAgent
-	(*Claim)(nil),         // 6: cay.guest.v1.Claim
-	(*Start)(nil),         // 7: cay.guest.v1.Start
-	(*Started)(nil),       // 8: cay.guest.v1.Started
-	(*Exited)(nil),        // 9: cay.guest.v1.Exited
-	(*Ack)(nil),           // 10: cay.guest.v1.Ack
-	(*Signal)(nil),        // 11: cay.guest.v1.Signal
+	(*Hello)(nil),         // 2: cay.guest.v1.Hello
+	(*Running)(nil),       // 3: cay.guest.v1.Running
+	(*ToAgent)(nil),       // 4: cay.guest.v1.ToAgent
+	(*Claim)(nil),         // 5: cay.guest.v1.Claim
+	(*Start)(nil),         // 6: cay.guest.v1.Start
+	(*Started)(nil),       // 7: cay.guest.v1.Started
+	(*Exited)(nil),        // 8: cay.guest.v1.Exited
+	(*Ack)(nil),           // 9: cay.guest.v1.Ack
+	(*Signal)(nil),        // 10: cay.guest.v1.Signal
+	(*StdinAck)(nil),      // 11: cay.guest.v1.StdinAck
 	(*Resize)(nil),        // 12: cay.guest.v1.Resize
 	(*CloseStdin)(nil),    // 13: cay.guest.v1.CloseStdin
 	(*Forget)(nil),        // 14: cay.guest.v1.Forget
@@ -3095,22 +3096,22 @@ var file_guestv1_guest_proto_goTypes = []any{
 	(*Killed_Victim)(nil), // 37: cay.guest.v1.Killed.Victim
 }
 var file_guestv1_guest_proto_depIdxs = []int32{
-	3,  // 0: cay.guest.v1.ToNode.hello:type_name -> cay.guest.v1.Hello
+	2,  // 0: cay.guest.v1.ToNode.hello:type_name -> cay.guest.v1.Hello
 	34, // 1: cay.guest.v1.ToNode.problem:type_name -> cay.guest.v1.Problem
 	1,  // 2: cay.guest.v1.ToNode.done:type_name -> cay.guest.v1.Done
-	8,  // 3: cay.guest.v1.ToNode.started:type_name -> cay.guest.v1.Started
-	9,  // 4: cay.guest.v1.ToNode.exited:type_name -> cay.guest.v1.Exited
+	7,  // 3: cay.guest.v1.ToNode.started:type_name -> cay.guest.v1.Started
+	8,  // 4: cay.guest.v1.ToNode.exited:type_name -> cay.guest.v1.Exited
 	16, // 5: cay.guest.v1.ToNode.processes:type_name -> cay.guest.v1.ProcessList
 	24, // 6: cay.guest.v1.ToNode.file:type_name -> cay.guest.v1.FileInfo
 	20, // 7: cay.guest.v1.ToNode.files:type_name -> cay.guest.v1.FileList
 	26, // 8: cay.guest.v1.ToNode.stats:type_name -> cay.guest.v1.Stats
 	28, // 9: cay.guest.v1.ToNode.killed:type_name -> cay.guest.v1.Killed
-	2,  // 10: cay.guest.v1.ToNode.stdin_ack:type_name -> cay.guest.v1.StdinAck
-	4,  // 11: cay.guest.v1.Hello.processes:type_name -> cay.guest.v1.Running
-	6,  // 12: cay.guest.v1.ToAgent.claim:type_name -> cay.guest.v1.Claim
-	7,  // 13: cay.guest.v1.ToAgent.start:type_name -> cay.guest.v1.Start
-	10, // 14: cay.guest.v1.ToAgent.ack:type_name -> cay.guest.v1.Ack
-	11, // 15: cay.guest.v1.ToAgent.signal:type_name -> cay.guest.v1.Signal
+	11, // 10: cay.guest.v1.ToNode.stdin_ack:type_name -> cay.guest.v1.StdinAck
+	3,  // 11: cay.guest.v1.Hello.processes:type_name -> cay.guest.v1.Running
+	5,  // 12: cay.guest.v1.ToAgent.claim:type_name -> cay.guest.v1.Claim
+	6,  // 13: cay.guest.v1.ToAgent.start:type_name -> cay.guest.v1.Start
+	9,  // 14: cay.guest.v1.ToAgent.ack:type_name -> cay.guest.v1.Ack
+	10, // 15: cay.guest.v1.ToAgent.signal:type_name -> cay.guest.v1.Signal
 	12, // 16: cay.guest.v1.ToAgent.resize:type_name -> cay.guest.v1.Resize
 	13, // 17: cay.guest.v1.ToAgent.close_stdin:type_name -> cay.guest.v1.CloseStdin
 	14, // 18: cay.guest.v1.ToAgent.forget:type_name -> cay.guest.v1.Forget
@@ -3158,7 +3159,7 @@ func file_guestv1_guest_proto_init() {
 		(*ToNode_Killed)(nil),
 		(*ToNode_StdinAck)(nil),
 	}
-	file_guestv1_guest_proto_msgTypes[5].OneofWrappers = []any{
+	file_guestv1_guest_proto_msgTypes[4].OneofWrappers = []any{
 		(*ToAgent_Claim)(nil),
 		(*ToAgent_Start)(nil),
 		(*ToAgent_Ack)(nil),
