@@ -135,6 +135,15 @@ func (c *Client) Do(ctx context.Context, method, path string, body any, headers 
 	return Response{resp.StatusCode, resp.Header, b}, nil
 }
 
+// Ready is nil once /readyz says so.
+func (c *Client) Ready(ctx context.Context) error {
+	resp, err := c.Do(ctx, "GET", "/readyz", nil)
+	if err == nil && resp.Status != 200 {
+		err = fmt.Errorf("readyz: %v", resp)
+	}
+	return err
+}
+
 // SandboxObject is the part of the API's sandbox object that tests look at.
 type SandboxObject struct {
 	ID           string            `json:"id"`

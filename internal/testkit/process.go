@@ -169,3 +169,30 @@ func FDs(pid int) (int, error) {
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	return len(entries), err
 }
+
+// WatchRSS samples [RSS] of a process until the returned function is called, which says what it was at first and at most.
+func WatchRSS(pid int) (stop func() (before, peak int64)) {
+	before, _ := RSS(pid)
+	peak := before
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		tick := time.NewTicker(pollInterval)
+		defer tick.Stop()
+		for {
+			select {
+			case <-quit:
+				return
+			case <-tick.C:
+				if now, err := RSS(pid); err == nil {
+					peak = max(peak, now)
+				}
+			}
+		}
+	}()
+	return func() (int64, int64) {
+		close(quit)
+		<-done
+		return before, peak
+	}
+}

@@ -207,3 +207,11 @@ func (i *Instance) thaw() {
 		_ = os.WriteFile(filepath.Join(g, "cgroup.freeze"), []byte("0"), 0)
 	}
 }
+
+// Blocks is how much of the disk a file takes, in bytes; a sparse file takes less than its size.
+func Blocks(info fs.FileInfo) int64 {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return st.Blocks * 512
+	}
+	return info.Size()
+}
