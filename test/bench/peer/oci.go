@@ -1,0 +1,233 @@
+package peer
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+)
+
+// OCI is a runtime that is given a bundle by hand: runsc, runc, crun. Its root file system is the machine's own programs.
+type OCI struct {
+	Program string   // a path, or a name to be found
+	Label   string   // as the tables show it
+	Flags   []string // before the command
+	Cgroup  string   // the parent of its cgroups, from the root of each hierarchy; "" for none
+	Execs   bool     // keep a sandbox up for Exec
+	Hide    string   // a mount that it must not see, for runtimes that refuse mixed cgroups; "" for none
+
+	hidden  *exec.Cmd      // holds the mount namespace in which Hide is not mounted
+	release io.WriteCloser // its stdin
+
+	path string
+	dir  string
+	runs atomic.Int64
+}
+
+func (o *OCI) Name() string    { return o.Label }
+func (o *OCI) Version() string { return versionLine(o.path) }
+
+func (o *OCI) Start(ctx context.Context) (err error) {
+	if o.path, err = lookPath(o.Program); err != nil {
+		return err
+	}
+	if o.dir, err = os.MkdirTemp("", "cay-bench-oci"); err != nil {
+		return err
+	}
+	err = makeRoot(o.root())
+	if err == nil && o.Hide != "" {
+		err = o.hide()
+	}
+	if err == nil && o.Execs {
+		err = o.startBox(ctx)
+	}
+	if err == nil {
+		_, err = o.Run(ctx, "/bin/echo", "works") // some refuse the machine's cgroups, and say so here
+	}
+	if err != nil {
+		return errors.Join(err, o.Stop())
+	}
+	return nil
+}
+
+const boxID = "cay-bench-box"
+
+// startBox starts the sandbox that Exec uses.
+func (o *OCI) startBox(ctx context.Context) error {
+	bundle, err := o.bundle("box", "/bin/sleep", "infinity")
+	if err != nil {
+		return err
+	}
+	// A file and no pipe: the sandbox would keep a pipe open beyond the end of the command.
+	log, err := os.Create(filepath.Join(o.dir, "box.log"))
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := command(ctx, o.args("run", "--detach", "--bundle", bundle, boxID)...)
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Run(); err != nil {
+		said, _ := os.ReadFile(log.Name())
+		return fmt.Errorf("start a sandbox with %s: %w: %s", o.Label, err, said)
+	}
+	return nil
+}
+
+// hide makes a mount namespace without what is to be hidden. It lives as long as a process in it that waits for the end of its stdin.
+func (o *OCI) hide() error {
+	o.hidden = exec.Command("unshare", "--mount", "sh", "-c", `umount "$1" && echo hidden && read _`, "sh", o.Hide)
+	out, err := o.hidden.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if o.release, err = o.hidden.StdinPipe(); err != nil {
+		return err
+	}
+	if err := o.hidden.Start(); err != nil {
+		return fmt.Errorf("hide %s: %w", o.Hide, err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); line != "hidden\n" {
+		return fmt.Errorf("hide %s: %w", o.Hide, err)
+	}
+	return nil
+}
+
+// show ends the namespace that hide made.
+func (o *OCI) show() {
+	if o.hidden == nil || o.hidden.Process == nil {
+		return
+	}
+	o.release.Close()
+	_ = o.hidden.Wait() // its read fails at the end of the input, as meant
+	o.hidden = nil
+}
+
+func (o *OCI) Stop() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	var faults []error
+	if o.Execs {
+		faults = append(faults, execute(command(ctx, o.args("delete", "--force", boxID)...), io.Discard))
+	}
+	o.show()
+	faults = append(faults, removeTree(o.dir))
+	if o.Cgroup != "" {
+		faults = append(faults, removeCgroups(o.Cgroup))
+	}
+	return errors.Join(faults...)
+}
+
+func (o *OCI) args(args ...string) []string {
+	var enter []string
+	if o.hidden != nil {
+		enter = []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", o.hidden.Process.Pid)}
+	}
+	return slices.Concat(enter, []string{o.path, "--root", filepath.Join(o.dir, "state")}, o.Flags, args)
+}
+
+func (o *OCI) Run(ctx context.Context, argv ...string) (time.Duration, error) {
+	id := "cay-bench-" + strconv.FormatInt(o.runs.Add(1), 10)
+	bundle, err := o.bundle(id, argv...)
+	if err != nil {
+		return 0, err
+	}
+	first, err := run(command(ctx, o.args("run", "--bundle", bundle, id)...))
+	return first, errors.Join(err, os.RemoveAll(bundle))
+}
+
+func (o *OCI) Exec(ctx context.Context, stdout io.Writer, argv ...string) error {
+	return execute(command(ctx, o.args(append([]string{"exec", boxID}, argv...)...)...), stdout)
+}
+
+// bundle writes a bundle that runs argv.
+func (o *OCI) bundle(id string, argv ...string) (string, error) {
+	dir := filepath.Join(o.dir, "bundle-"+id)
+	spec := hostSpec(o.root(), argv)
+	if o.Cgroup != "" {
+		spec.Linux.CgroupsPath = o.Cgroup + "/" + id
+	}
+	return dir, spec.write(dir)
+}
+
+func (o *OCI) root() string { return filepath.Join(o.dir, "rootfs") }
+
+// spec is the part of the OCI runtime specification (1.0) that the bundles need.
+type spec struct {
+	Version  string      `json:"ociVersion"`
+	Process  specProcess `json:"process"`
+	Root     specRoot    `json:"root"`
+	Hostname string      `json:"hostname"`
+	Mounts   []specMount `json:"mounts"`
+	Linux    specLinux   `json:"linux"`
+}
+
+type specProcess struct {
+	Args         []string            `json:"args"`
+	Env          []string            `json:"env"`
+	Cwd          string              `json:"cwd"`
+	Capabilities map[string][]string `json:"capabilities,omitempty"`
+}
+
+type specRoot struct {
+	Path     string `json:"path"`
+	Readonly bool   `json:"readonly"`
+}
+
+type specMount struct {
+	Destination string   `json:"destination"`
+	Type        string   `json:"type"`
+	Source      string   `json:"source"`
+	Options     []string `json:"options,omitempty"`
+}
+
+type specLinux struct {
+	Namespaces  []specNamespace `json:"namespaces"`
+	CgroupsPath string          `json:"cgroupsPath,omitempty"`
+}
+
+type specNamespace struct {
+	Type string `json:"type"`
+}
+
+// hostSpec is a bundle's specification over the machine's own programs, without network. root was made by makeRoot.
+func hostSpec(root string, argv []string) spec {
+	s := spec{
+		Version:  "1.0.2",
+		Process:  specProcess{Args: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root"}, Cwd: "/"},
+		Root:     specRoot{Path: root},
+		Hostname: "bench",
+		Mounts: []specMount{
+			{"/proc", "proc", "proc", nil},
+			{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "mode=755", "size=65536k"}},
+			{"/tmp", "tmpfs", "tmpfs", []string{"nosuid", "nodev", "size=65536k"}},
+		},
+	}
+	for _, m := range hostMounts() {
+		s.Mounts = append(s.Mounts, specMount{m.Destination, "bind", m.Source, []string{"bind", "ro", "nosuid"}})
+	}
+	for _, ns := range []string{"pid", "network", "ipc", "uts", "mount"} {
+		s.Linux.Namespaces = append(s.Linux.Namespaces, specNamespace{ns})
+	}
+	return s
+}
+
+// write makes a bundle of s in dir.
+func (s spec) write(dir string) error {
+	encoded, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "config.json"), encoded, 0o644)
+}

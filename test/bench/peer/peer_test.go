@@ -1,0 +1,219 @@
+package peer
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// runscOf is the runsc that the build left, or the one that the tests are told of.
+func runscOf(t *testing.T) string {
+	t.Helper()
+	for _, path := range []string{os.Getenv("CAY_TEST_RUNSC"), "../../../build/runsc"} {
+		if _, err := os.Stat(path); err == nil {
+			abs, err := filepath.Abs(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return abs
+		}
+	}
+	return ""
+}
+
+// start starts p for the test, which is skipped where p is absent.
+func start(t *testing.T, p Peer) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	if err := p.Start(ctx); errors.As(err, new(Absent)) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// leavesNothing fails the test when, at its end, there are files, mounts or cgroups of its peers. Call it first.
+func leavesNothing(t *testing.T, cgroup string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "cbt") // short: paths of sockets are bounded
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("TMPDIR", dir)
+	t.Cleanup(func() {
+		info, err := os.ReadFile("/proc/self/mountinfo")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, at := range mountsBelow(string(info), dir) {
+			t.Errorf("left a mount: %s", at)
+		}
+		if cgroup != "" {
+			left, _ := filepath.Glob("/sys/fs/cgroup/*/" + cgroup)
+			if len(left) > 0 {
+				t.Errorf("left cgroups: %v", left)
+			}
+		}
+		if err := os.Remove(dir); err != nil { // fails when something is in it
+			t.Errorf("left files: %v", err)
+		}
+	})
+}
+
+func runs(t *testing.T, r Runner) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	first, err := r.Run(ctx, "/bin/echo", "hello")
+	if err != nil || first <= 0 {
+		t.Fatalf("%s run: %v, %v", r.Name(), first, err)
+	}
+	if _, err := r.Run(ctx, "/bin/sh", "-c", "echo out; exit 3"); err == nil {
+		t.Errorf("%s run: a command that failed passed for a sample", r.Name())
+	}
+	if _, err := r.Run(ctx, "/bin/true"); err == nil {
+		t.Errorf("%s run: a command without output has no first byte", r.Name())
+	}
+	if r.Version() == "" || r.Version() == "unknown" {
+		t.Errorf("%s has no version", r.Name())
+	}
+}
+
+func execs(t *testing.T, e Execer) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	if err := e.Exec(ctx, &out, "/bin/echo", "hello"); err != nil || out.String() != "hello\n" {
+		t.Fatalf("%s exec: %q, %v", e.Name(), out.String(), err)
+	}
+	if err := e.Exec(ctx, io.Discard, "/bin/sh", "-c", "exit 3"); err == nil {
+		t.Errorf("%s exec: a command that failed passed for a sample", e.Name())
+	}
+}
+
+func TestNativeAndBwrapRunTheMachinesPrograms(t *testing.T) {
+	runs(t, Native{})
+	execs(t, Native{})
+	b := new(Bwrap)
+	start(t, b)
+	runs(t, b)
+}
+
+func TestRuntimesRunTheHostsProgramsAndLeaveNothing(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	for _, o := range []*OCI{
+		{Program: runscOf(t), Label: "runsc", Flags: []string{"--platform=systrap", "--network=none", "--ignore-cgroups"}, Execs: true},
+		{Program: "runc", Label: "runc", Cgroup: "cay-bench-test", Execs: true},
+		{Program: "crun", Label: "crun", Flags: []string{"--cgroup-manager=disabled"}, Hide: MixedCgroups()},
+	} {
+		t.Run(o.Label, func(t *testing.T) {
+			leavesNothing(t, o.Cgroup)
+			start(t, o)
+			runs(t, o)
+			if o.Execs {
+				execs(t, o)
+			}
+		})
+	}
+}
+
+func TestPodmanLeavesNothing(t *testing.T) {
+	p := &Podman{Cgroup: "cay-bench-test-podman"}
+	leavesNothing(t, p.Cgroup)
+	start(t, p)
+	runs(t, p)
+	execs(t, p)
+}
+
+func TestADockerDaemonOfOnesOwnLeavesNothing(t *testing.T) {
+	d := &Docker{Runsc: runscOf(t), Cgroup: "cay-bench-test-docker"}
+	leavesNothing(t, d.Cgroup)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := d.Start(ctx); errors.As(err, new(Absent)) {
+		t.Skip(err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, runtime := range []string{"", "runsc"} {
+		if runtime == "runsc" && d.Runsc == "" {
+			continue
+		}
+		r := d.With(runtime)
+		start(t, r)
+		runs(t, r)
+		execs(t, r)
+	}
+}
+
+func TestAPeerThatIsNotInstalledIsAbsent(t *testing.T) {
+	err := (&OCI{Program: "no-such-runtime", Label: "none"}).Start(t.Context())
+	if !errors.As(err, new(Absent)) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTheImageHoldsThePrograms(t *testing.T) {
+	var b bytes.Buffer
+	if err := WriteImage(&b); err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]*tar.Header{}
+	for r := tar.NewReader(&b); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if names[h.Name] != nil {
+			t.Errorf("%s twice", h.Name)
+		}
+		names[h.Name] = h
+	}
+	for _, program := range []string{"/bin/sh", "/bin/echo"} {
+		at, err := filepath.EvalSymlinks(program)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if h := names[at]; h == nil || h.Mode&0o111 == 0 {
+			t.Errorf("%s (%s): %+v", program, at, h)
+		}
+	}
+}
+
+func TestLddIsUnderstood(t *testing.T) {
+	got := parseLdd("\tlinux-vdso.so.1 (0x00007ffc)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x00007f1)\n\t/lib64/ld-linux-x86-64.so.2 (0x00007f2)\n\tlibgone.so => not found\n")
+	if want := []string{"/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func TestMountsAreTakenApartFromTheInside(t *testing.T) {
+	info := "1 0 8:1 / / rw - ext4 a rw\n2 1 0:5 / /t/x rw - tmpfs a rw\n3 2 0:6 / /t/x/y rw - tmpfs a rw\n4 1 0:7 / /t/xy rw - tmpfs a rw\n"
+	if got := mountsBelow(info, "/t/x"); !slices.Equal(got, []string{"/t/x/y", "/t/x"}) {
+		t.Errorf("got %v", got)
+	}
+}
