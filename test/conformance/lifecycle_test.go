@@ -138,7 +138,7 @@ func TestL4TheClockIsRightAfterAPause(t *testing.T) {
 	t.Parallel()
 	sb := box(t)
 	pause(t, sb)
-	time.Sleep(time.Duration(testkit.Scaled(3, 40)) * time.Second) // the case is a clock that stood still: real time has to pass
+	<-time.After(time.Duration(testkit.Scaled(3, 40)) * time.Second) // the case is a clock that stood still: real time has to pass
 	resume(t, sb)
 	out := sb.Must("date +%s")
 	inside, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
@@ -224,7 +224,7 @@ func TestAPauseStopsTimeoutsAndClocks(t *testing.T) {
 	t.Parallel()
 	sb := box(t, fields{"ttl_seconds": 30, "idle_timeout_seconds": 4})
 	pause(t, sb)
-	time.Sleep(6 * time.Second) // longer than the idle timeout: both clocks have to stand still
+	<-time.After(6 * time.Second) // longer than the idle timeout: both clocks have to stand still
 	if now := sb.Refresh(); now.Status != "PAUSED" {
 		t.Fatalf("it is %s (%s)", now.Status, now.StatusReason)
 	}
