@@ -88,6 +88,32 @@ type Group interface {
 	Remove() error
 	// Exists reports whether any directory of the group exists.
 	Exists() bool
+	// Location is where the group is: a later process may stand in another group itself, and would look elsewhere.
+	Location() Location
+}
+
+// Location is where a group's directories are. It can be stored and gives the group back by At.
+type Location struct {
+	Version  Version           `json:"version"`
+	Dirs     map[string]string `json:"dirs,omitempty"` // v1, by controller
+	Unified  string            `json:"unified,omitempty"`
+	Enforces []Controller      `json:"enforces,omitempty"` // v2
+}
+
+// At is the group at a location, of this tree or of one that an earlier process made. Removing it removes the tree's directories
+// with it when they are empty.
+func At(l Location) Group {
+	switch l.Version {
+	case V1:
+		g := &v1Group{v1: v1{dirs: l.Dirs}, ends: true}
+		if l.Unified != "" {
+			g.unified = &v2Group{dir: l.Unified, ends: true}
+		}
+		return g
+	case V2:
+		return &v2Group{dir: l.Unified, enforces: l.Enforces, ends: true}
+	}
+	return noGroup{}
 }
 
 // Options say which tree to open.

@@ -2,7 +2,9 @@ package cgroup
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -291,6 +293,40 @@ func TestTheWatchReportsWhatCannotBeReclaimedAndNotPageCache(t *testing.T) {
 				}
 			case <-time.After(10 * time.Second):
 				t.Fatal("no report")
+			}
+		}
+	})
+}
+
+func TestAGroupIsFoundAgainByItsLocationAndTakesItsTreeAlong(t *testing.T) {
+	forEachTree(t, func(t *testing.T, tree Tree) {
+		made, err := tree.Create("leaf", Limits{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := start(t, made, "sleep 100")
+		b, err := json.Marshal(made.Location())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var l Location
+		if err := json.Unmarshal(b, &l); err != nil {
+			t.Fatal(err)
+		}
+		g := At(l)
+		if p, err := g.Pids(); err != nil || !slices.Contains(p, cmd.Process.Pid) {
+			t.Errorf("members: %v, %v", p, err)
+		}
+		if err := g.Kill(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		dirs := append(slices.Collect(maps.Values(l.Dirs)), l.Unified)
+		for _, d := range dirs {
+			if d != "" && exists(filepath.Dir(d)) {
+				t.Errorf("%s is left", filepath.Dir(d))
 			}
 		}
 	})

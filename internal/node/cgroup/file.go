@@ -105,6 +105,17 @@ func removeDir(dir string) error {
 	return fmt.Errorf("remove a control group: %w", err)
 }
 
+// removeLeaf removes a group and, if asked, its parent where that is empty: one with members or groups stays, by the kernel's rule.
+func removeLeaf(dir string, parent bool) error {
+	if err := removeDir(dir); err != nil {
+		return err
+	}
+	if parent {
+		_ = os.Remove(filepath.Dir(dir))
+	}
+	return nil
+}
+
 // poll calls done until it reports true, waiting 1 ms at first and 20 ms at last between calls.
 func poll(ctx context.Context, done func() (bool, error)) error {
 	wait := time.Millisecond

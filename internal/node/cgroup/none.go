@@ -31,3 +31,4 @@ func (noGroup) OOMKills() (int64, error)                                { return
 func (noGroup) WatchMemory(context.Context, int64, func(current int64)) {}
 func (noGroup) Remove() error                                           { return nil }
 func (noGroup) Exists() bool                                            { return false }
+func (noGroup) Location() Location                                      { return Location{Version: None} }

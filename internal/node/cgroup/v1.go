@@ -155,6 +155,15 @@ func (t *v1) Remove() error {
 type v1Group struct {
 	v1      // with the group's directories
 	unified *v2Group
+	ends    bool // Remove removes empty parents as well
+}
+
+func (g *v1Group) Location() Location {
+	l := Location{Version: V1, Dirs: g.dirs}
+	if g.unified != nil {
+		l.Unified = g.unified.dir
+	}
+	return l
 }
 
 func (g *v1Group) Exists() bool {
@@ -347,7 +356,7 @@ func (g *v1Group) OOMKills() (int64, error) {
 func (g *v1Group) Remove() error {
 	var errs []error
 	for _, d := range g.distinct() {
-		errs = append(errs, removeDir(d))
+		errs = append(errs, removeLeaf(d, g.ends))
 	}
 	if g.unified != nil {
 		errs = append(errs, g.unified.Remove())

@@ -185,6 +185,11 @@ func (t *v2) Remove() error {
 type v2Group struct {
 	dir      string
 	enforces []Controller
+	ends     bool // Remove removes an empty parent as well
+}
+
+func (g *v2Group) Location() Location {
+	return Location{Version: V2, Unified: g.dir, Enforces: g.enforces}
 }
 
 func (g *v2Group) Exists() bool { return exists(g.dir) }
@@ -325,4 +330,4 @@ func (g *v2Group) OOMKills() (int64, error) {
 	return keys["oom_kill"], err
 }
 
-func (g *v2Group) Remove() error { return removeDir(g.dir) }
+func (g *v2Group) Remove() error { return removeLeaf(g.dir, g.ends) }
