@@ -1,0 +1,5 @@
+//go:build !unix
+
+package client
+
+const openNonblock = 0
