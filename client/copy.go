@@ -182,7 +182,8 @@ func (f *Files) CopyTo(ctx context.Context, local, remote string, o CopyOptions)
 	if err != nil {
 		w.cancel(err)
 	}
-	return c.result(), w.wait()
+	err = w.wait()
+	return c.result(), err
 }
 
 func (f *Files) sendEntry(w *crew, c *copier, path, to string, d fs.DirEntry) error {
@@ -323,7 +324,8 @@ func (f *Files) fetchOne(ctx context.Context, c *copier, info *FileInfo, remote,
 	if info.IsSymlink() {
 		mode = 0o644
 	}
-	return c.result(), f.fetchFile(ctx, c, root, remote, name, mode)
+	err = f.fetchFile(ctx, c, root, remote, name, mode)
+	return c.result(), err
 }
 
 // pendingLink is a symlink still to be made, by its path under the root.

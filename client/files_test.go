@@ -1,0 +1,283 @@
+package client_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cayhq/cay/client"
+	"github.com/cayhq/cay/client/clienttest"
+)
+
+func TestFilesOfEveryNameRoundTrip(t *testing.T) {
+	_, c := connect(t)
+	ctx := within(t)
+	f := c.Files(sandbox(t, c))
+	names := []string{"a b", "ü日本", "new\nline", "-rf", ".env", "%2e%2e", "a?b#c", strings.Repeat("x", 255), "e\u0301", "\u00e9"}
+	for _, name := range names {
+		path := "/workspace/names/" + name
+		content := []byte("content of " + name)
+		if _, err := f.Write(ctx, path, bytes.NewReader(content), client.WriteOptions{Mode: 0o750}); err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+		r, err := f.Read(ctx, path, client.ReadOptions{})
+		if err != nil {
+			t.Fatalf("%q: %v", name, err)
+		}
+		got, err := io.ReadAll(r)
+		r.Close()
+		if err != nil || !bytes.Equal(got, content) || r.Size != int64(len(content)) || r.ETag == "" {
+			t.Fatalf("%q: %q, size %d, etag %s, %v", name, got, r.Size, r.ETag, err)
+		}
+		info, err := f.Stat(ctx, path)
+		if err != nil || info.Name != name || info.Mode != 0o750 || !info.IsRegular() {
+			t.Fatalf("%q: %+v, %v", name, info, err)
+		}
+	}
+	var listed []string
+	for info, err := range f.List(ctx, "/workspace/names", 1) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		listed = append(listed, info.Name)
+	}
+	slices.Sort(listed)
+	slices.Sort(names)
+	if !slices.Equal(listed, names) {
+		t.Fatalf("listed %q", listed)
+	}
+	for _, name := range names {
+		if err := f.Remove(ctx, "/workspace/names/"+name, false); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestFilesAnswerTypedErrors(t *testing.T) {
+	_, c := connect(t)
+	ctx := within(t)
+	f := c.Files(sandbox(t, c))
+	f.Write(ctx, "/tmp/a", strings.NewReader("0123456789"), client.WriteOptions{})
+	f.Write(ctx, "/tmp/b", strings.NewReader("b"), client.WriteOptions{})
+	_, missing := f.Read(ctx, "/nothing", client.ReadOptions{})
+	_, dir := f.Read(ctx, "/tmp", client.ReadOptions{})
+	_, replaced := f.Write(ctx, "/tmp/a", strings.NewReader("x"), client.WriteOptions{Create: true})
+	for name, tt := range map[string]struct {
+		err  error
+		want string
+	}{
+		"read of a missing file": {missing, client.ReasonNotFound},
+		"read of a directory":    {dir, client.ReasonUnprocessable},
+		"mkdir of what exists":   {f.Mkdir(ctx, "/tmp", 0, false), client.ReasonAlreadyExists},
+		"move onto what exists":  {f.Move(ctx, "/tmp/a", "/tmp/b", false), client.ReasonAlreadyExists},
+		"a write that replaces":  {replaced, client.ReasonPreconditionFailed},
+		"mkdir with parents":     {f.Mkdir(ctx, "/tmp/p/q", 0o700, true), ""},
+		"move":                   {f.Move(ctx, "/tmp/b", "/tmp/c", false), ""},
+		"remove, recursive":      {f.Remove(ctx, "/tmp/p", true), ""},
+	} {
+		if client.ReasonOf(tt.err) != tt.want || (tt.want == "") != (tt.err == nil) {
+			t.Errorf("%s: %v", name, tt.err)
+		}
+	}
+	r, err := f.Read(ctx, "/tmp/a", client.ReadOptions{Offset: 3, Length: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if part, _ := io.ReadAll(r); string(part) != "3456" {
+		t.Errorf("a range brought %q", part)
+	}
+}
+
+func TestAWriteWhoseContentFailsWritesNothing(t *testing.T) {
+	server, c := connect(t)
+	id := sandbox(t, c)
+	broken := errors.New("broken disk")
+	content := io.MultiReader(strings.NewReader("half"), errReader{broken})
+	if _, err := c.Files(id).Write(within(t), "/tmp/a", content, client.WriteOptions{}); !errors.Is(err, broken) {
+		t.Fatalf("got %v", err)
+	}
+	if _, there := server.Entry(id, "/tmp/a"); there {
+		t.Fatal("half a file was written")
+	}
+}
+
+func TestAFolderRoundTripsWithModesAndLinks(t *testing.T) {
+	server, c := connect(t)
+	ctx, id := within(t), sandbox(t, c)
+	server.Handle("ln", func(_ context.Context, p *clienttest.Proc) int {
+		server.Put(id, p.Args[4], clienttest.Entry{Type: "symlink", Mode: "0777", Target: p.Args[3]})
+		return 0
+	})
+	from := t.TempDir()
+	write(t, from, "a.txt", "a", 0o644)
+	write(t, from, "bin/run", "#!/bin/sh\n", 0o755)
+	write(t, from, "deep/er/b", strings.Repeat("b", 100_000), 0o600)
+	os.Symlink("../a.txt", filepath.Join(from, "bin/link"))
+	mkfifo(t, filepath.Join(from, "fifo"))
+
+	sent, err := c.Files(id).CopyTo(ctx, from, "/workspace/p", client.CopyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sent.Files != 3 || sent.Symlinks != 1 || sent.Bytes != 100_011 || len(sent.Skipped) != 1 {
+		t.Errorf("sent %+v", sent)
+	}
+	to := filepath.Join(t.TempDir(), "copy")
+	got, err := c.Files(id).CopyFrom(ctx, "/workspace/p", to, client.CopyOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Files != 3 || got.Symlinks != 1 || got.Bytes != 100_011 || len(got.Skipped) != 0 {
+		t.Errorf("got %+v", got)
+	}
+	for name, mode := range map[string]fs.FileMode{"a.txt": 0o644, "bin/run": 0o755, "deep/er/b": 0o600} {
+		want, _ := os.ReadFile(filepath.Join(from, name))
+		have, err := os.ReadFile(filepath.Join(to, name))
+		info, _ := os.Stat(filepath.Join(to, name))
+		if err != nil || !bytes.Equal(want, have) || info.Mode() != mode {
+			t.Errorf("%s: %d bytes, %v, %v", name, len(have), info, err)
+		}
+	}
+	if target, err := os.Readlink(filepath.Join(to, "bin/link")); err != nil || target != "../a.txt" {
+		t.Errorf("the link leads to %q, %v", target, err)
+	}
+	leftovers(t, to)
+}
+
+func TestADownloadNeverLeavesItsFolder(t *testing.T) {
+	for name, tt := range map[string]struct {
+		entries map[string]clienttest.Entry
+		refused bool
+	}{
+		"a name that climbs":       {map[string]clienttest.Entry{"/w/x": {Type: "file", Name: "../../x"}}, true},
+		"a name that is ..":        {map[string]clienttest.Entry{"/w/x": {Type: "directory", Name: ".."}}, true},
+		"a name that is .":         {map[string]clienttest.Entry{"/w/x": {Type: "file", Name: "."}}, true},
+		"an absolute name":         {map[string]clienttest.Entry{"/w/x": {Type: "file", Name: "/etc/passwd"}}, true},
+		"a name with NUL":          {map[string]clienttest.Entry{"/w/x": {Type: "file", Name: "a\x00b"}}, true},
+		"an absolute link":         {map[string]clienttest.Entry{"/w/x": {Type: "symlink", Target: "/etc"}}, false},
+		"a link that climbs":       {map[string]clienttest.Entry{"/w/x": {Type: "symlink", Target: "../outside"}}, false},
+		"a link that climbs later": {map[string]clienttest.Entry{"/w/d": {Type: "directory"}, "/w/d/l": {Type: "symlink", Target: "../d/../../outside"}}, false},
+		"a file below a link of the same name": {map[string]clienttest.Entry{
+			"/w/x": {Type: "symlink", Target: "../outside"}, "/w/y": {Type: "directory", Name: "x"}, "/w/y/f": {Type: "file", Content: []byte("evil")},
+		}, true},
+		"links that lead out together": {map[string]clienttest.Entry{
+			"/w/d": {Type: "directory"}, "/w/d/e": {Type: "directory"}, "/w/d/e/up": {Type: "symlink", Target: "../.."},
+			"/w/out": {Type: "symlink", Target: "d/e/up/../outside"},
+		}, false},
+		"a setuid file": {map[string]clienttest.Entry{"/w/x": {Type: "file", Mode: "6755", Content: []byte("x")}}, false},
+		"a device":      {map[string]clienttest.Entry{"/w/x": {Type: "device", Mode: "0666"}}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			server, c := connect(t)
+			id := sandbox(t, c)
+			server.Put(id, "/w", clienttest.Entry{Type: "directory", Mode: "0755"})
+			for path, e := range tt.entries {
+				if e.Mode == "" {
+					e.Mode = "0755"
+				}
+				server.Put(id, path, e)
+			}
+			parent := t.TempDir()
+			write(t, parent, "outside/secret", "secret", 0o600)
+			_, err := c.Files(id).CopyFrom(within(t), "/w", filepath.Join(parent, "in"), client.CopyOptions{})
+			if tt.refused != (err != nil) {
+				t.Errorf("got %v", err)
+			}
+			staysInside(t, parent)
+		})
+	}
+}
+
+// staysInside checks that nothing but parent's folder "in" changed, and that nothing in it leads out.
+func staysInside(t *testing.T, parent string) {
+	t.Helper()
+	entries, _ := os.ReadDir(parent)
+	for _, e := range entries {
+		if e.Name() != "in" && e.Name() != "outside" {
+			t.Errorf("%s appeared", e.Name())
+		}
+	}
+	if outside, _ := os.ReadDir(filepath.Join(parent, "outside")); len(outside) != 1 {
+		t.Errorf("outside holds %v", outside)
+	}
+	in := filepath.Join(parent, "in")
+	filepath.WalkDir(in, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, _ := d.Info()
+		if info.Mode()&(fs.ModeSetuid|fs.ModeSetgid) != 0 {
+			t.Errorf("%s is %s", path, info.Mode())
+		}
+		if real, err := filepath.EvalSymlinks(path); err == nil && real != in && !strings.HasPrefix(real, in+"/") {
+			t.Errorf("%s leads to %s", path, real)
+		}
+		return nil
+	})
+}
+
+func TestADownloadDoesNotWriteThroughLinksThatWereThere(t *testing.T) {
+	server, c := connect(t)
+	id := sandbox(t, c)
+	server.Put(id, "/w", clienttest.Entry{Type: "directory", Mode: "0755"})
+	server.Put(id, "/w/d", clienttest.Entry{Type: "directory", Mode: "0755"})
+	server.Put(id, "/w/d/f", clienttest.Entry{Type: "file", Mode: "0644", Content: []byte("new")})
+	parent := t.TempDir()
+	write(t, parent, "outside/f", "old", 0o644)
+	os.Mkdir(filepath.Join(parent, "in"), 0o755)
+	os.Symlink("../outside", filepath.Join(parent, "in/d"))
+	if _, err := c.Files(id).CopyFrom(within(t), "/w", filepath.Join(parent, "in"), client.CopyOptions{}); err == nil {
+		t.Error("a link was taken for a folder")
+	}
+	if got, _ := os.ReadFile(filepath.Join(parent, "outside/f")); string(got) != "old" {
+		t.Errorf("outside/f is %q", got)
+	}
+}
+
+func TestADownloadThatFailsLeavesNoFile(t *testing.T) {
+	_, c := connect(t)
+	dir := t.TempDir()
+	if _, err := c.Files(sandbox(t, c)).CopyFrom(within(t), "/nothing", filepath.Join(dir, "f"), client.CopyOptions{}); client.ReasonOf(err) != client.ReasonNotFound {
+		t.Fatalf("got %v", err)
+	}
+	if left, _ := os.ReadDir(dir); len(left) > 0 {
+		t.Fatalf("left behind: %v", left)
+	}
+}
+
+func write(t *testing.T, dir, name, content string, mode fs.FileMode) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), mode); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(path, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// leftovers checks that no part of a download stayed.
+func leftovers(t *testing.T, dir string) {
+	t.Helper()
+	filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if strings.HasPrefix(d.Name(), ".cay-") {
+			t.Errorf("left behind: %s", path)
+		}
+		return err
+	})
+}
+
+type errReader struct{ err error }
+
+func (r errReader) Read([]byte) (int, error) { return 0, r.err }
