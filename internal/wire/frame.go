@@ -30,8 +30,8 @@ const (
 	FramePart    FrameType = 9 // towards the agent only: the beginning of a message longer than a frame; more parts follow, then a FrameMessage with its end
 )
 
-// frameHeader: 4 bytes payload length, 1 byte type, 3 bytes zero, 8 bytes stream; big endian.
-const frameHeader = 16
+// HeaderLen is the length of what precedes a payload: 4 bytes payload length, 1 byte type, 3 bytes zero, 8 bytes stream; big endian.
+const HeaderLen = 16
 
 // ErrFrame is a frame that breaks the protocol. The connection it came by is of no further use.
 var ErrFrame = errors.New("malformed frame")
@@ -50,11 +50,11 @@ type Reader struct {
 }
 
 // NewReader reads frames from r, which should be buffered when frames are small.
-func NewReader(r io.Reader) *Reader { return &Reader{r: r, buf: make([]byte, frameHeader+MaxFrame)} }
+func NewReader(r io.Reader) *Reader { return &Reader{r: r, buf: make([]byte, HeaderLen+MaxFrame)} }
 
 // Read returns the next frame. io.EOF means a clean end between frames; a cut frame is io.ErrUnexpectedEOF.
 func (r *Reader) Read() (Frame, error) {
-	head := r.buf[:frameHeader]
+	head := r.buf[:HeaderLen]
 	if _, err := io.ReadFull(r.r, head); err != nil {
 		return Frame{}, err
 	}
@@ -68,7 +68,7 @@ func (r *Reader) Read() (Frame, error) {
 	case head[5]|head[6]|head[7] != 0:
 		return Frame{}, fmt.Errorf("%w: reserved bytes set", ErrFrame)
 	}
-	f.Payload = r.buf[frameHeader : frameHeader+int(n)]
+	f.Payload = r.buf[HeaderLen : HeaderLen+int(n)]
 	if _, err := io.ReadFull(r.r, f.Payload); err != nil {
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
@@ -83,11 +83,16 @@ func AppendFrame(b []byte, f Frame) []byte {
 	if len(f.Payload) > MaxFrame {
 		panic(fmt.Sprintf("wire: frame of %d bytes", len(f.Payload)))
 	}
-	var head [frameHeader]byte
-	binary.BigEndian.PutUint32(head[:], uint32(len(f.Payload)))
-	head[4] = byte(f.Type)
-	binary.BigEndian.PutUint64(head[8:], f.Stream)
+	var head [HeaderLen]byte
+	PutHeader(head[:], f.Type, f.Stream, len(f.Payload))
 	return append(append(b, head[:]...), f.Payload...)
+}
+
+// PutHeader writes the HeaderLen bytes that precede a payload of n bytes, for senders whose payload lies in its place already.
+func PutHeader(b []byte, t FrameType, stream uint64, n int) {
+	binary.BigEndian.PutUint32(b, uint32(n))
+	binary.BigEndian.PutUint32(b[4:], uint32(t)<<24)
+	binary.BigEndian.PutUint64(b[8:], stream)
 }
 
 // MaxMessage bounds a message towards the agent, parts added up: a start may carry 1 MiB of environment. Messages of the agent fit
@@ -114,11 +119,11 @@ func AppendData(b []byte, t FrameType, stream uint64, offset int64, data []byte)
 	if len(data) > MaxDataRun {
 		panic(fmt.Sprintf("wire: run of %d bytes", len(data)))
 	}
-	var head [frameHeader + 8]byte
+	var head [HeaderLen + 8]byte
 	binary.BigEndian.PutUint32(head[:], uint32(len(data)+8))
 	head[4] = byte(t)
 	binary.BigEndian.PutUint64(head[8:], stream)
-	binary.BigEndian.PutUint64(head[frameHeader:], uint64(offset))
+	binary.BigEndian.PutUint64(head[HeaderLen:], uint64(offset))
 	return append(append(b, head[:]...), data...)
 }
 

@@ -1,0 +1,108 @@
+// Package reaper waits for all children of this process, those that it started and the orphans that fall to it as PID 1, and tells
+// each start how its process ended. A process that uses it must not wait for children in any other way, os/exec included.
+package reaper
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reaper waits for children. Its Run must be running for exits to be noticed.
+type Reaper struct {
+	orphaned func() // called after children that nobody started were reaped; must not block
+
+	mu      sync.Mutex // also held over every fork: a pid is registered before it can be reaped, and reaped before it can be forked again
+	watched map[int]func(syscall.WaitStatus)
+	forks   uint64
+	forked  *sync.Cond
+	stopped bool
+}
+
+// New makes a Reaper. orphaned may be nil.
+func New(orphaned func()) *Reaper {
+	r := &Reaper{orphaned: orphaned, watched: map[int]func(syscall.WaitStatus){}}
+	r.forked = sync.NewCond(&r.mu)
+	return r
+}
+
+// Start forks by fork and calls exited, once and from Run's goroutine, when that process has ended. After an error of fork it is
+// never called. exited may be called before Start returns; it must not block.
+func (r *Reaper) Start(fork func() (pid int, err error), exited func(syscall.WaitStatus)) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pid, err := fork()
+	if err != nil {
+		return 0, err
+	}
+	r.watched[pid] = exited
+	r.forks++
+	r.forked.Signal()
+	return pid, nil
+}
+
+// Signal sends sig to a process that Start returned. os.ErrProcessDone when it has been reaped: its pid may be another's by now.
+func (r *Reaper) Signal(pid int, sig syscall.Signal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watched[pid] == nil {
+		return os.ErrProcessDone
+	}
+	return unix.Kill(pid, sig)
+}
+
+// Stop makes Run return once no child is left.
+func (r *Reaper) Stop() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.stopped = true
+	r.forked.Broadcast()
+}
+
+// Run reaps until Stop was called and no child is left.
+func (r *Reaper) Run() error {
+	for {
+		r.mu.Lock()
+		forks := r.forks
+		r.mu.Unlock()
+
+		switch err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOWAIT, nil); err {
+		case nil:
+			r.reap()
+		case unix.EINTR:
+		case unix.ECHILD:
+			// No child now, and only a fork of ours can bring one.
+			r.mu.Lock()
+			for r.forks == forks && !r.stopped {
+				r.forked.Wait()
+			}
+			done := r.forks == forks
+			r.mu.Unlock()
+			if done {
+				return nil
+			}
+		default:
+			return fmt.Errorf("wait for children: %w", err)
+		}
+	}
+}
+
+// reap takes the status of one ended child.
+func (r *Reaper) reap() {
+	var status syscall.WaitStatus
+	r.mu.Lock()
+	pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+	exited := r.watched[pid]
+	delete(r.watched, pid)
+	r.mu.Unlock()
+	switch {
+	case err != nil || pid <= 0:
+	case exited != nil:
+		exited(status)
+	case r.orphaned != nil:
+		r.orphaned()
+	}
+}
