@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"sync"
+	"syscall"
 )
 
 // Binary is the path of the cay executable under test: $CAY_TEST_BIN, else bin/cay of this repository.
@@ -51,4 +52,11 @@ func moduleRoot() (string, error) {
 			return "", fmt.Errorf("no go.mod above %s (%s)", start, runtime.GOOS)
 		}
 	}
+}
+
+// WriteProgram writes an executable and closes it before anybody can fork with it open, so that it can be run at once.
+func WriteProgram(path string, program []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, program, 0o755)
 }

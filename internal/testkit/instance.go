@@ -113,7 +113,7 @@ func copyExecutable(from, to string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(to, data, 0o755)
+	return WriteProgram(to, data)
 }
 
 // Command prepares a run of the binary with this instance's environment.

@@ -1,0 +1,179 @@
+package attack
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cayhq/cay/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+type fields = testkit.Fields
+
+// users are whom an attacker inside may be.
+var users = []string{"sandbox", "root"}
+
+// asEach runs a test as both of them, in one sandbox.
+func asEach(t *testing.T, sb *testkit.Sandbox, test func(t *testing.T, sb *testkit.Sandbox, as fields)) {
+	t.Helper()
+	for _, user := range users {
+		t.Run("as "+user, func(t *testing.T) { test(t, sb.In(t), fields{"user": user, "timeout_seconds": 100}) })
+	}
+}
+
+// arena is a server of its own with a neighbour that must not suffer, and the sandbox that attacks.
+type arena struct {
+	inst                *testkit.Instance
+	neighbour, attacker *testkit.Sandbox
+}
+
+func newArena(t *testing.T, more ...fields) *arena {
+	t.Helper()
+	testkit.RequireRoot(t)
+	inst := testkit.StartServer(t, testkit.Options{Env: []string{"CAY_POOL_SIZE=0"}})
+	a := &arena{inst: inst, attacker: inst.Create(t, more...), neighbour: inst.Create(t)}
+	a.neighbour.Must("echo mine > /workspace/mine")
+	return a
+}
+
+// within checks while attack runs, and once more after it, that the neighbour is served, and that node and server stay within
+// bounds of memory; and at the end that the attacker can be deleted, with nothing left of it.
+func (a *arena) within(t *testing.T, attack func()) {
+	t.Helper()
+	const mostGrowth = 128 << 20
+	type watched struct {
+		role testkit.Role
+		pid  int
+		stop func() (int64, int64)
+	}
+	var watch []watched
+	for _, role := range []testkit.Role{testkit.RoleServer, testkit.RoleNode} {
+		pid, err := a.inst.PID(role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		watch = append(watch, watched{role, pid, testkit.WatchRSS(pid)})
+	}
+	var attacking sync.WaitGroup
+	over := make(chan struct{})
+	attacking.Go(func() { defer close(over); attack() })
+	for slowest, going := time.Duration(0), true; going; {
+		select {
+		case <-over:
+			going = false
+			t.Logf("the neighbour's slowest command took %v", slowest)
+		default:
+		}
+		begun := time.Now()
+		a.neighbourServed(t)
+		slowest = max(slowest, time.Since(begun))
+	}
+	attacking.Wait()
+	for _, w := range watch {
+		before, peak := w.stop()
+		t.Logf("%s: %d MiB before, at most %d MiB", w.role, before>>20, peak>>20)
+		if peak-before > mostGrowth {
+			t.Errorf("%s grew by %d MiB", w.role, (peak-before)>>20)
+		}
+		if now, err := a.inst.PID(w.role); err != nil || now != w.pid {
+			t.Errorf("%s has ended under the attack: pid %d, before %d, %v", w.role, now, w.pid, err)
+		}
+	}
+	a.gone(t)
+	a.neighbourServed(t)
+}
+
+func (a *arena) neighbourServed(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if out, err := a.inst.Exec(ctx, a.neighbour.ID, "cat /workspace/mine"); err != nil || out.Stdout != "mine\n" {
+		t.Fatalf("the neighbour is not served: %+v %v", out, err)
+	}
+}
+
+// gone deletes the attacker and looks for what is left of it.
+func (a *arena) gone(t *testing.T) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	if err := a.inst.DeleteSandbox(ctx, a.attacker.ID); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 10*time.Second, "only the neighbour is left", func() error {
+		if k := a.inst.Kernels(); len(k) != 1 {
+			return fmt.Errorf("%d kernels: %v", len(k), k)
+		}
+		for _, pattern := range []string{filepath.Join(a.inst.RunDir(), "s", "*"), filepath.Join(a.inst.DataDir, "sandboxes", "*")} {
+			if found, err := filepath.Glob(pattern); err != nil || len(found) != 1 {
+				return fmt.Errorf("%v: %v", found, err)
+			}
+		}
+		return nil
+	})
+}
+
+// hostile builds the hostile program once; it is static, so that it runs on the host as well as inside.
+var hostile = sync.OnceValues(func() ([]byte, error) {
+	dir, err := os.MkdirTemp("", "hostile")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	cmd := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(dir, "hostile"), "./test/attack/hostile")
+	cmd.Dir = testkit.ModuleRoot()
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("build the hostile program: %w\n%s", err, out)
+	}
+	return os.ReadFile(filepath.Join(dir, "hostile"))
+})
+
+// arm uploads the hostile program.
+func arm(t *testing.T, sb *testkit.Sandbox) {
+	t.Helper()
+	program, err := hostile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	sb.Put("/tmp/hostile", program, "mode", "0755")
+}
+
+// canary is a file of the host that nobody inside may see.
+func canary(t *testing.T) (path, content string) {
+	t.Helper()
+	content = testkit.NewKey()
+	f, err := os.CreateTemp("/tmp", "cay-canary-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(f.Name()) })
+	if _, err := f.WriteString(content); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Chmod(0o644); err != nil { // as open as it can be
+		t.Fatal(err)
+	}
+	return f.Name(), content
+}
+
+// said is everything that a command printed.
+func said(out testkit.ExecResult) string { return strings.Join([]string{out.Stdout, out.Stderr}, "\n") }
+
+func parseHex(t *testing.T, text string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
