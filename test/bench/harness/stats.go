@@ -31,3 +31,8 @@ func Ratio(a, b float64) float64 {
 	}
 	return a / b
 }
+
+// NewSeries sums up samples that were taken by the way.
+func NewSeries(name string, samples []float64) Series {
+	return Series{Name: name, Samples: samples, Summary: Summarize(samples)}
+}

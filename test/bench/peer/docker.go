@@ -29,6 +29,9 @@ type Docker struct {
 
 const dockerImage = "cay-bench"
 
+func (d *Docker) Name() string    { return "dockerd" }
+func (d *Docker) Version() string { return d.version }
+
 // Start starts the daemon and imports the image.
 func (d *Docker) Start(ctx context.Context) (err error) {
 	if os.Geteuid() != 0 {

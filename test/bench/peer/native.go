@@ -7,10 +7,13 @@ import (
 	"time"
 )
 
+// NativeName is the name of [Native].
+const NativeName = "native"
+
 // Native is the machine itself, without isolation: the floor under all others.
 type Native struct{}
 
-func (Native) Name() string                { return "native" }
+func (Native) Name() string                { return NativeName }
 func (Native) Version() string             { return runtime.GOOS + "/" + runtime.GOARCH }
 func (Native) Start(context.Context) error { return nil }
 func (Native) Stop() error                 { return nil }

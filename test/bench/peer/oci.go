@@ -22,7 +22,7 @@ type OCI struct {
 	Label   string   // as the tables show it
 	Flags   []string // before the command
 	Cgroup  string   // the parent of its cgroups, from the root of each hierarchy; "" for none
-	Execs   bool     // keep a sandbox up for Exec
+	Like    *Like    // a sandbox whose root file system and mounts are used instead; nil for the machine's own programs
 	Hide    string   // a mount that it must not see, for runtimes that refuse mixed cgroups; "" for none
 
 	hidden  *exec.Cmd      // holds the mount namespace in which Hide is not mounted
@@ -36,22 +36,29 @@ type OCI struct {
 func (o *OCI) Name() string    { return o.Label }
 func (o *OCI) Version() string { return versionLine(o.path) }
 
-func (o *OCI) Start(ctx context.Context) (err error) {
+func (o *OCI) Start(ctx context.Context) error {
+	if err := o.prepare(); err != nil {
+		return err
+	}
+	if _, err := o.Run(ctx, "/bin/echo", "works"); err != nil { // some refuse the machine's cgroups, and say so here
+		return errors.Join(err, o.Stop())
+	}
+	return nil
+}
+
+// prepare makes all but a sandbox.
+func (o *OCI) prepare() (err error) {
 	if o.path, err = lookPath(o.Program); err != nil {
 		return err
 	}
 	if o.dir, err = os.MkdirTemp("", "cay-bench-oci"); err != nil {
 		return err
 	}
-	err = makeRoot(o.root())
+	if o.Like == nil {
+		err = makeRoot(o.root())
+	}
 	if err == nil && o.Hide != "" {
 		err = o.hide()
-	}
-	if err == nil && o.Execs {
-		err = o.startBox(ctx)
-	}
-	if err == nil {
-		_, err = o.Run(ctx, "/bin/echo", "works") // some refuse the machine's cgroups, and say so here
 	}
 	if err != nil {
 		return errors.Join(err, o.Stop())
@@ -61,12 +68,8 @@ func (o *OCI) Start(ctx context.Context) (err error) {
 
 const boxID = "cay-bench-box"
 
-// startBox starts the sandbox that Exec uses.
-func (o *OCI) startBox(ctx context.Context) error {
-	bundle, err := o.bundle("box", "/bin/sleep", "infinity")
-	if err != nil {
-		return err
-	}
+// detach starts a sandbox, called boxID, that stays up.
+func (o *OCI) detach(ctx context.Context, bundle string) error {
 	// A file and no pipe: the sandbox would keep a pipe open beyond the end of the command.
 	log, err := os.Create(filepath.Join(o.dir, "box.log"))
 	if err != nil {
@@ -77,9 +80,16 @@ func (o *OCI) startBox(ctx context.Context) error {
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
 		said, _ := os.ReadFile(log.Name())
-		return fmt.Errorf("start a sandbox with %s: %w: %s", o.Label, err, said)
+		return fmt.Errorf("start a sandbox with %s: %w: %s", o.Label, err, lastLines(said))
 	}
 	return nil
+}
+
+// deleteBox removes what detach started.
+func (o *OCI) deleteBox() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return execute(command(ctx, o.args("delete", "--force", boxID)...), io.Discard)
 }
 
 // hide makes a mount namespace without what is to be hidden. It lives as long as a process in it that waits for the end of its stdin.
@@ -112,18 +122,12 @@ func (o *OCI) show() {
 }
 
 func (o *OCI) Stop() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	var faults []error
-	if o.Execs {
-		faults = append(faults, execute(command(ctx, o.args("delete", "--force", boxID)...), io.Discard))
-	}
 	o.show()
-	faults = append(faults, removeTree(o.dir))
+	err := removeTree(o.dir)
 	if o.Cgroup != "" {
-		faults = append(faults, removeCgroups(o.Cgroup))
+		err = errors.Join(err, removeCgroups(o.Cgroup))
 	}
-	return errors.Join(faults...)
+	return err
 }
 
 func (o *OCI) args(args ...string) []string {
@@ -144,18 +148,32 @@ func (o *OCI) Run(ctx context.Context, argv ...string) (time.Duration, error) {
 	return first, errors.Join(err, os.RemoveAll(bundle))
 }
 
-func (o *OCI) Exec(ctx context.Context, stdout io.Writer, argv ...string) error {
-	return execute(command(ctx, o.args(append([]string{"exec", boxID}, argv...)...)...), stdout)
-}
-
 // bundle writes a bundle that runs argv.
 func (o *OCI) bundle(id string, argv ...string) (string, error) {
 	dir := filepath.Join(o.dir, "bundle-"+id)
+	if o.Like != nil {
+		config, err := o.Like.spec(argv, "")
+		if err != nil {
+			return "", err
+		}
+		return dir, writeBundle(dir, config)
+	}
 	spec := hostSpec(o.root(), argv)
 	if o.Cgroup != "" {
 		spec.Linux.CgroupsPath = o.Cgroup + "/" + id
 	}
-	return dir, spec.write(dir)
+	config, err := json.Marshal(spec)
+	if err != nil {
+		return "", err
+	}
+	return dir, writeBundle(dir, config)
+}
+
+func writeBundle(dir string, config []byte) error {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644)
 }
 
 func (o *OCI) root() string { return filepath.Join(o.dir, "rootfs") }
@@ -218,16 +236,4 @@ func hostSpec(root string, argv []string) spec {
 		s.Linux.Namespaces = append(s.Linux.Namespaces, specNamespace{ns})
 	}
 	return s
-}
-
-// write makes a bundle of s in dir.
-func (s spec) write(dir string) error {
-	encoded, err := json.Marshal(s)
-	if err != nil {
-		return err
-	}
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(dir, "config.json"), encoded, 0o644)
 }

@@ -117,17 +117,17 @@ func TestRuntimesRunTheHostsProgramsAndLeaveNothing(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	for _, o := range []*OCI{
-		{Program: runscOf(t), Label: "runsc", Flags: []string{"--platform=systrap", "--network=none", "--ignore-cgroups"}, Execs: true},
-		{Program: "runc", Label: "runc", Cgroup: "cay-bench-test", Execs: true},
-		{Program: "crun", Label: "crun", Flags: []string{"--cgroup-manager=disabled"}, Hide: MixedCgroups()},
+	for _, p := range []Runner{
+		&Box{OCI{Program: runscOf(t), Label: "runsc", Flags: []string{"--platform=systrap", "--network=none", "--ignore-cgroups"}}},
+		&Box{OCI{Program: "runc", Label: "runc", Cgroup: "cay-bench-test"}},
+		&OCI{Program: "crun", Label: "crun", Flags: []string{"--cgroup-manager=disabled"}, Hide: MixedCgroups()},
 	} {
-		t.Run(o.Label, func(t *testing.T) {
-			leavesNothing(t, o.Cgroup)
-			start(t, o)
-			runs(t, o)
-			if o.Execs {
-				execs(t, o)
+		t.Run(p.Name(), func(t *testing.T) {
+			leavesNothing(t, "cay-bench-test")
+			start(t, p)
+			runs(t, p)
+			if e, ok := p.(Execer); ok {
+				execs(t, e)
 			}
 		})
 	}

@@ -1,0 +1,54 @@
+package main
+
+import (
+	"github.com/cayhq/cay/test/bench/harness"
+	"github.com/cayhq/cay/test/bench/peer"
+)
+
+// What is promised. "Far ahead" of another exec is read as at most two thirds of its time; "flat memory" as at most 64 MB more.
+const (
+	execOfAgent    = 1.5
+	farAhead       = 2.0 / 3
+	bootOfRunsc    = 1.15
+	idleMB         = 60.0
+	streamMBs      = 100.0
+	streamOfRunsc  = 0.5
+	flatMB         = 64.0
+	streamPromise  = "stream: 100 MB/s, or half of runsc exec where that is less"
+	idlePromise    = "memory of an idle sandbox, PSS above an idle server"
+	execPromise    = "exec of true through the API beside the agent alone"
+	bootPromise    = "cold create to READY beside runsc run to first output"
+	overRunsc      = "exec of true through the API beside runsc exec"
+	overDocker     = "exec of true through the API beside docker exec"
+	growthPromised = "growth of memory during a stream: "
+)
+
+// targets holds a run against what is promised; groups that were not measured are left out.
+func targets(r harness.Report) []harness.Target {
+	var all []harness.Target
+	if g := r.Group("exec"); len(g.Series) > 0 {
+		all = append(all,
+			harness.RatioAtMost(execPromise, g, cayAPI, peer.AgentName, execOfAgent),
+			harness.RatioAtMost(overRunsc, g, cayAPI, runscExec, farAhead),
+			harness.RatioAtMost(overDocker, g, cayAPI, dockerExec, farAhead))
+	}
+	if g := r.Group("boot"); len(g.Series) > 0 {
+		all = append(all, harness.RatioAtMost(bootPromise, g, coldReady, runscRun, bootOfRunsc))
+	}
+	if g := r.Group("idle"); len(g.Series) > 0 {
+		value, ok := g.Median(idleCay)
+		all = append(all, harness.AtMost(idlePromise, "MB", value, idleMB, ok))
+	}
+	if g := r.Group("stream"); len(g.Series) > 0 {
+		value, ok := g.Median(cayWebSocket)
+		bound := streamMBs
+		if runsc, measured := g.Median(runscExec); measured {
+			bound = min(bound, streamOfRunsc*runsc)
+		}
+		all = append(all, harness.AtLeast(streamPromise, "MB/s", value, bound, ok))
+	}
+	for _, s := range r.Group(flatGrowth).Series {
+		all = append(all, harness.AtMost(growthPromised+s.Name, "MB", s.Max, flatMB, s.N > 0))
+	}
+	return all
+}
