@@ -66,18 +66,23 @@ func (a *arena) within(t *testing.T, attack func()) {
 	var attacking sync.WaitGroup
 	over := make(chan struct{})
 	attacking.Go(func() { defer close(over); attack() })
-	for slowest, going := time.Duration(0), true; going; {
+	var suffered error
+	slowest := time.Duration(0)
+	for going := true; going && suffered == nil; {
 		select {
 		case <-over:
 			going = false
-			t.Logf("the neighbour's slowest command took %v", slowest)
 		default:
 		}
 		begun := time.Now()
-		a.neighbourServed(t)
+		suffered = a.serveNeighbour(t.Context())
 		slowest = max(slowest, time.Since(begun))
 	}
 	attacking.Wait()
+	t.Logf("the neighbour's slowest command took %v", slowest)
+	if suffered != nil {
+		t.Error(suffered)
+	}
 	for _, w := range watch {
 		before, peak := w.stop()
 		t.Logf("%s: %d MiB before, at most %d MiB", w.role, before>>20, peak>>20)
@@ -89,16 +94,22 @@ func (a *arena) within(t *testing.T, attack func()) {
 		}
 	}
 	a.gone(t)
-	a.neighbourServed(t)
+	if err := a.serveNeighbour(t.Context()); err != nil {
+		t.Error(err)
+	}
 }
 
-func (a *arena) neighbourServed(t *testing.T) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+func (a *arena) serveNeighbour(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	if out, err := a.inst.Exec(ctx, a.neighbour.ID, "cat /workspace/mine"); err != nil || out.Stdout != "mine\n" {
-		t.Fatalf("the neighbour is not served: %+v %v", out, err)
+	out, err := a.inst.Exec(ctx, a.neighbour.ID, "cat /workspace/mine")
+	if err == nil && out.Stdout != "mine\n" {
+		err = fmt.Errorf("%+v", out)
 	}
+	if err != nil {
+		return fmt.Errorf("the neighbour is not served: %w", err)
+	}
+	return nil
 }
 
 // gone deletes the attacker and looks for what is left of it.
