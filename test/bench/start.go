@@ -37,7 +37,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 	b.peers = []entry{}
 	for _, p := range []peer.Peer{
 		&peer.Agent{Like: *like, Runsc: runsc},
-		&peer.Box{OCI: peer.OCI{Program: runsc, Label: "runsc", Flags: like.Flags, Like: like}},
+		&peer.Box{OCI: peer.OCI{Program: runsc, Label: "runsc", Like: like}},
 		docker, docker.With(""), docker.With("runsc"),
 		&peer.Podman{Cgroup: cgroups("podman")},
 		&peer.OCI{Program: "runc", Label: "runc", Cgroup: cgroups("runc")},

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"path/filepath"
 	"time"
 
@@ -41,7 +40,7 @@ func (a *Agent) Version() string { return a.version }
 const helloTimeout = 30 * time.Second
 
 func (a *Agent) Start(ctx context.Context) (err error) {
-	a.oci = OCI{Program: a.Runsc, Label: "runsc", Flags: a.Like.Flags, Like: &a.Like}
+	a.oci = OCI{Program: a.Runsc, Label: "runsc", Like: &a.Like}
 	if err := a.oci.prepare(); err != nil {
 		return err
 	}
@@ -52,21 +51,13 @@ func (a *Agent) Start(ctx context.Context) (err error) {
 }
 
 func (a *Agent) boot(ctx context.Context) error {
-	sockets := filepath.Join(a.oci.dir, "s")
-	if err := os.Mkdir(sockets, 0o700); err != nil {
-		return err
-	}
-	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(sockets, "a.sock"), Net: "unix"})
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(a.oci.sockets(), "a.sock"), Net: "unix"})
 	if err != nil {
 		return fmt.Errorf("listen for the agent: %w", err)
 	}
 	a.listener = listener
-	spec, err := a.Like.spec(nil, sockets)
+	bundle, err := a.oci.bundle("agent")
 	if err != nil {
-		return err
-	}
-	bundle := filepath.Join(a.oci.dir, "bundle-agent")
-	if err := writeBundle(bundle, spec); err != nil {
 		return err
 	}
 	if err := a.oci.detach(ctx, bundle); err != nil {

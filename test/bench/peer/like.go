@@ -4,7 +4,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // Like is a sandbox of Cay whose way of booting is to be repeated: the same root file system, mounts, limits inside and flags of
@@ -14,49 +17,38 @@ type Like struct {
 	Flags  []string // what its runsc was called with before the command
 }
 
-// agentDir holds, inside a sandbox, what belongs to the agent; its socket is in agentSockets.
-const (
-	agentDir     = "/.cay"
-	agentSockets = "/.cay/s"
-)
+// agentSockets is, inside a sandbox, the directory that the agent finds its socket in.
+const agentSockets = "/.cay/s"
 
-// spec is a bundle's config.json that boots like the sandbox did. argv takes the agent's place, unless it is empty. sockets is the
-// directory that the agent finds its socket in; with "" none is bound.
+// spec is a bundle's config.json that boots like the sandbox did, with a directory of sockets of its own. argv takes the agent's
+// place, unless it is empty.
 func (l Like) spec(argv []string, sockets string) ([]byte, error) {
 	raw, err := os.ReadFile(l.Config)
 	if err != nil {
 		return nil, fmt.Errorf("read a sandbox's bundle: %w", err)
 	}
-	var config map[string]any
+	var config specs.Spec
 	if err := json.Unmarshal(raw, &config); err != nil {
 		return nil, fmt.Errorf("read a sandbox's bundle: %w", err)
 	}
+	if config.Process == nil || config.Linux == nil {
+		return nil, fmt.Errorf("%s is not of a Linux process", l.Config)
+	}
 	if len(argv) > 0 {
-		process, ok := config["process"].(map[string]any)
-		if !ok {
-			return nil, fmt.Errorf("%s has no process", l.Config)
-		}
-		process["args"] = argv
+		config.Process.Args = argv
 	}
-	mounts, _ := config["mounts"].([]any)
-	kept := make([]any, 0, len(mounts))
-	for _, m := range mounts {
-		m, ok := m.(map[string]any)
-		if !ok {
-			return nil, fmt.Errorf("%s has a mount that is no object", l.Config)
+	theirs := ""
+	for i := range config.Mounts {
+		if m := &config.Mounts[i]; m.Destination == agentSockets {
+			theirs, m.Source = m.Source, sockets
 		}
-		if m["destination"] == agentSockets {
-			if sockets == "" {
-				continue
-			}
-			m["source"] = sockets
+	}
+	for key, value := range config.Annotations { // hints for the mount name its source
+		if theirs != "" && value == theirs {
+			config.Annotations[key] = sockets
 		}
-		kept = append(kept, m)
 	}
-	config["mounts"] = kept
-	if linux, ok := config["linux"].(map[string]any); ok {
-		delete(linux, "cgroupsPath")
-	}
+	config.Linux.CgroupsPath = ""
 	return json.Marshal(config)
 }
 
@@ -75,6 +67,20 @@ func RunscFlags(cmdline []string) []string {
 			continue
 		}
 		flags = append(flags, arg)
+	}
+	return flags
+}
+
+var overlayDir = regexp.MustCompile(`dir=[^,]*`)
+
+// flags are the sandbox's flags, with a directory of one's own for what is written.
+func (l Like) flags(disk string) []string {
+	flags := make([]string, 0, len(l.Flags))
+	for _, flag := range l.Flags {
+		if strings.HasPrefix(strings.TrimLeft(flag, "-"), "overlay2=") {
+			flag = overlayDir.ReplaceAllLiteralString(flag, "dir="+disk)
+		}
+		flags = append(flags, flag)
 	}
 	return flags
 }

@@ -14,15 +14,17 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
 // OCI is a runtime that is given a bundle by hand: runsc, runc, crun. Its root file system is the machine's own programs.
 type OCI struct {
 	Program string   // a path, or a name to be found
 	Label   string   // as the tables show it
-	Flags   []string // before the command
+	Flags   []string // before the command, unless Like says them
 	Cgroup  string   // the parent of its cgroups, from the root of each hierarchy; "" for none
-	Like    *Like    // a sandbox whose root file system and mounts are used instead; nil for the machine's own programs
+	Like    *Like    // a sandbox to boot alike; nil for the machine's own programs
 	Hide    string   // a mount that it must not see, for runtimes that refuse mixed cgroups; "" for none
 
 	hidden  *exec.Cmd      // holds the mount namespace in which Hide is not mounted
@@ -56,6 +58,8 @@ func (o *OCI) prepare() (err error) {
 	}
 	if o.Like == nil {
 		err = makeRoot(o.root())
+	} else {
+		err = errors.Join(os.Mkdir(o.disk(), 0o700), os.Mkdir(o.sockets(), 0o700))
 	}
 	if err == nil && o.Hide != "" {
 		err = o.hide()
@@ -135,7 +139,11 @@ func (o *OCI) args(args ...string) []string {
 	if o.hidden != nil {
 		enter = []string{"nsenter", fmt.Sprintf("--mount=/proc/%d/ns/mnt", o.hidden.Process.Pid)}
 	}
-	return slices.Concat(enter, []string{o.path, "--root", filepath.Join(o.dir, "state")}, o.Flags, args)
+	flags := o.Flags
+	if o.Like != nil {
+		flags = o.Like.flags(o.disk())
+	}
+	return slices.Concat(enter, []string{o.path, "--root", filepath.Join(o.dir, "state")}, flags, args)
 }
 
 func (o *OCI) Run(ctx context.Context, argv ...string) (time.Duration, error) {
@@ -152,7 +160,7 @@ func (o *OCI) Run(ctx context.Context, argv ...string) (time.Duration, error) {
 func (o *OCI) bundle(id string, argv ...string) (string, error) {
 	dir := filepath.Join(o.dir, "bundle-"+id)
 	if o.Like != nil {
-		config, err := o.Like.spec(argv, "")
+		config, err := o.Like.spec(argv, o.sockets())
 		if err != nil {
 			return "", err
 		}
@@ -176,64 +184,29 @@ func writeBundle(dir string, config []byte) error {
 	return os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644)
 }
 
-func (o *OCI) root() string { return filepath.Join(o.dir, "rootfs") }
-
-// spec is the part of the OCI runtime specification (1.0) that the bundles need.
-type spec struct {
-	Version  string      `json:"ociVersion"`
-	Process  specProcess `json:"process"`
-	Root     specRoot    `json:"root"`
-	Hostname string      `json:"hostname"`
-	Mounts   []specMount `json:"mounts"`
-	Linux    specLinux   `json:"linux"`
-}
-
-type specProcess struct {
-	Args         []string            `json:"args"`
-	Env          []string            `json:"env"`
-	Cwd          string              `json:"cwd"`
-	Capabilities map[string][]string `json:"capabilities,omitempty"`
-}
-
-type specRoot struct {
-	Path     string `json:"path"`
-	Readonly bool   `json:"readonly"`
-}
-
-type specMount struct {
-	Destination string   `json:"destination"`
-	Type        string   `json:"type"`
-	Source      string   `json:"source"`
-	Options     []string `json:"options,omitempty"`
-}
-
-type specLinux struct {
-	Namespaces  []specNamespace `json:"namespaces"`
-	CgroupsPath string          `json:"cgroupsPath,omitempty"`
-}
-
-type specNamespace struct {
-	Type string `json:"type"`
-}
+func (o *OCI) root() string    { return filepath.Join(o.dir, "rootfs") }
+func (o *OCI) disk() string    { return filepath.Join(o.dir, "disk") }
+func (o *OCI) sockets() string { return filepath.Join(o.dir, "s") }
 
 // hostSpec is a bundle's specification over the machine's own programs, without network. root was made by makeRoot.
-func hostSpec(root string, argv []string) spec {
-	s := spec{
-		Version:  "1.0.2",
-		Process:  specProcess{Args: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root"}, Cwd: "/"},
-		Root:     specRoot{Path: root},
+func hostSpec(root string, argv []string) *specs.Spec {
+	s := &specs.Spec{
+		Version:  "1.0.2", // what old runtimes take too
+		Process:  &specs.Process{Args: argv, Env: []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root"}, Cwd: "/"},
+		Root:     &specs.Root{Path: root},
 		Hostname: "bench",
-		Mounts: []specMount{
-			{"/proc", "proc", "proc", nil},
-			{"/dev", "tmpfs", "tmpfs", []string{"nosuid", "mode=755", "size=65536k"}},
-			{"/tmp", "tmpfs", "tmpfs", []string{"nosuid", "nodev", "size=65536k"}},
+		Mounts: []specs.Mount{
+			{Destination: "/proc", Type: "proc", Source: "proc"},
+			{Destination: "/dev", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "mode=755", "size=65536k"}},
+			{Destination: "/tmp", Type: "tmpfs", Source: "tmpfs", Options: []string{"nosuid", "nodev", "size=65536k"}},
 		},
+		Linux: &specs.Linux{},
 	}
 	for _, m := range hostMounts() {
-		s.Mounts = append(s.Mounts, specMount{m.Destination, "bind", m.Source, []string{"bind", "ro", "nosuid"}})
+		s.Mounts = append(s.Mounts, specs.Mount{Destination: m.Destination, Type: "bind", Source: m.Source, Options: []string{"bind", "ro", "nosuid"}})
 	}
-	for _, ns := range []string{"pid", "network", "ipc", "uts", "mount"} {
-		s.Linux.Namespaces = append(s.Linux.Namespaces, specNamespace{ns})
+	for _, ns := range []specs.LinuxNamespaceType{specs.PIDNamespace, specs.NetworkNamespace, specs.IPCNamespace, specs.UTSNamespace, specs.MountNamespace} {
+		s.Linux.Namespaces = append(s.Linux.Namespaces, specs.LinuxNamespace{Type: ns})
 	}
 	return s
 }
