@@ -176,7 +176,9 @@ func (s *Spool) Sweep() []cay.ID {
 		}
 		old = append(old, s.endedQ[0])
 		gone = append(gone, p.ID)
-		delete(s.logs, p.ID)
+		if s.logs[p.ID] == s.endedQ[0] {
+			delete(s.logs, p.ID)
+		}
 		if len(s.full) > 0 && s.full[0] == s.endedQ[0] {
 			s.full = s.full[1:]
 		}

@@ -1,0 +1,95 @@
+// Package router is the host's end of the guest hop: one Session for each sandbox owns the connections to its agent, asks it to run
+// processes and touch files, and moves their output into the spool. It believes nothing an agent says: what arrives is bounded in
+// size, number and order, and three violations within a minute give the sandbox up. It knows neither the RPC of the control plane
+// nor how a sandbox is booted.
+//
+// Locks: a Session's mu is taken before a Process's mu, never after it.
+package router
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/driver"
+	"github.com/cayhq/cay/internal/node/spool"
+)
+
+const (
+	holdWindow   = 1 << 20   // bytes that a process may produce beyond what its holder has passed on
+	stdinWindow  = 256 << 10 // bytes of stdin that the agent may hold without having given them to the process
+	ackEvery     = 32 << 10  // bytes of output after which an acknowledgement is sent at once
+	maxQueued    = 8 << 20   // bytes of requests that wait for an agent that does not read
+	maxPending   = 1024      // requests without an answer
+	maxRunning   = 4096      // processes
+	maxBulk      = 32        // transfers at a time
+	maxViolation = 3         // within a minute
+)
+
+// Timing holds every period of a Session. Zero values take the defaults, which are the product's; tests shorten them.
+type Timing struct {
+	Hello      time.Duration // for the first message of a connection; 2 s
+	Ping       time.Duration // of silence, after which a connection is tested; 5 s
+	PingAnswer time.Duration // for the answer; 5 s
+	Connected  time.Duration // that a request waits for a connection; 5 s
+	Answer     time.Duration // that a request waits for its answer; 30 s
+	Write      time.Duration // that an agent may take to read what it was sent; 10 s
+	HoldStall  time.Duration // without progress, after which a reader no longer holds its process; 60 s
+	Hangup     time.Duration // that a terminal waits for a reader; 60 s
+	HangupKill time.Duration // between HUP and KILL; 5 s
+	KillReport time.Duration // between a timeout's KILL and its report although the agent is silent; 2 s
+	Lost       time.Duration // for the exit of a process that a hello does not name; 5 s
+	LazyAck    time.Duration // that small output waits for its acknowledgement; 100 ms
+	BulkIdle   time.Duration // without progress of a transfer; 60 s
+}
+
+func (t Timing) withDefaults() Timing {
+	for _, d := range []struct {
+		p *time.Duration
+		d time.Duration
+	}{
+		{&t.Hello, 2 * time.Second}, {&t.Ping, 5 * time.Second}, {&t.PingAnswer, 5 * time.Second}, {&t.Connected, 5 * time.Second},
+		{&t.Answer, 30 * time.Second}, {&t.Write, 10 * time.Second}, {&t.HoldStall, time.Minute}, {&t.Hangup, time.Minute},
+		{&t.HangupKill, 5 * time.Second}, {&t.KillReport, 2 * time.Second}, {&t.Lost, 5 * time.Second},
+		{&t.LazyAck, 100 * time.Millisecond}, {&t.BulkIdle, time.Minute},
+	} {
+		if *d.p <= 0 {
+			*d.p = d.d
+		}
+	}
+	return t
+}
+
+// Config is what a Session needs.
+type Config struct {
+	// Dial returns the agent's next connection of a purpose; see driver.Driver.Dial.
+	Dial  func(ctx context.Context, purpose driver.Purpose) (net.Conn, error)
+	Spool *spool.Spool
+	Log   *slog.Logger
+	// GiveUp is called once when the agent broke the protocol too often. It must not block, nor wait for the Session to close.
+	GiveUp func(why string)
+	// Frozen says that the sandbox is frozen as the Session begins.
+	Frozen bool
+	Timing Timing
+}
+
+// StartSpec is a process to start, and what its first reader is to it.
+type StartSpec struct {
+	ID   cay.ID // chosen by the caller: a repeated start attaches to the first
+	Spec cay.ProcessSpec
+
+	Hold               bool // the reader holds the process back
+	Foreground         bool // counts as activity while the reader is there
+	KillOnDisconnect   bool
+	HangupOnDisconnect bool
+}
+
+// AttachSpec is a reader of a process that runs or has ended.
+type AttachSpec struct {
+	Ref        string // an id, the name of a running process, or a pid
+	Offset     int64  // combined; negative: from the end
+	Foreground bool
+	TakeStdin  bool
+}

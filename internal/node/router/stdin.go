@@ -1,0 +1,177 @@
+package router
+
+import (
+	"context"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/wire"
+	"github.com/cayhq/cay/internal/wire/guestv1"
+)
+
+// stdin is what a process has been sent and not yet taken, kept until the agent says that the process has it. Guarded by the
+// process's mu.
+type stdin struct {
+	buf     []byte // [base, base+len)
+	base    int64  // acknowledged
+	sent    int64  // on this connection
+	eof     bool   // close once everything is sent
+	eofSent bool   // on this connection
+	dropped bool   // nobody takes any more
+	owner   *Attachment
+	room    chan struct{} // capacity 1: there may be room now
+}
+
+func (in *stdin) end() int64 { return in.base + int64(len(in.buf)) }
+
+func (in *stdin) drop() {
+	in.buf, in.dropped = nil, true
+	in.wakeWriter()
+}
+
+func (in *stdin) wakeWriter() {
+	select {
+	case in.room <- struct{}{}:
+	default:
+	}
+}
+
+// ack notes that the process has everything before offset.
+func (in *stdin) ack(offset int64) error {
+	if in.dropped {
+		return nil
+	}
+	if offset > in.sent || offset < 0 {
+		return violation("stdin acknowledged up to %d of %d", offset, in.sent)
+	}
+	if n := offset - in.base; n > 0 {
+		in.buf = append(in.buf[:0], in.buf[n:]...)
+		in.base = offset
+		in.wakeWriter()
+	}
+	return nil
+}
+
+// reconnected learns from a hello how much the agent has received.
+func (in *stdin) reconnected(received int64, first bool) error {
+	switch {
+	case in.dropped:
+		return nil
+	case first && in.base == 0 && len(in.buf) == 0 && received >= 0 && received < 1<<60:
+		in.base, in.sent = received, received // after a restart of the node
+	case received < in.base || received > in.end():
+		return violation("stdin received up to %d of [%d, %d]", received, in.base, in.end())
+	default:
+		in.sent = received
+	}
+	in.eofSent = false
+	return nil
+}
+
+// appendStdin appends frames of what may be sent now.
+func (p *Process) appendStdin(b []byte) []byte {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	in := &p.in
+	for in.sent < in.end() && in.sent < in.base+stdinWindow {
+		from := in.sent - in.base
+		n := min(in.end()-in.sent, in.base+stdinWindow-in.sent, wire.MaxDataRun)
+		b = wire.AppendData(b, wire.FrameStdin, p.stream, in.sent, in.buf[from:from+n])
+		in.sent += n
+	}
+	if in.eof && !in.eofSent && in.sent == in.end() && !in.dropped {
+		b = appendMessage(b, &guestv1.ToAgent{Message: &guestv1.ToAgent_CloseStdin{
+			CloseStdin: &guestv1.CloseStdin{ProcessId: string(p.id)},
+		}})
+		in.eofSent = true
+		if p.tty { // Ctrl-D ends nothing for good, and must not come twice
+			in.eof = false
+		}
+	}
+	return b
+}
+
+// feed queues the stdin of p's present connection to be written.
+func (p *Process) feed() {
+	p.s.mu.Lock()
+	c := p.s.conn
+	p.s.mu.Unlock()
+	if c != nil {
+		c.out.stdinReady(p)
+	}
+}
+
+// WriteStdin gives data to the process. It waits while the process does not take what it was given before. After the process's
+// end, or once another reader took over stdin, it is cay.Conflict.
+func (a *Attachment) WriteStdin(ctx context.Context, data []byte) error {
+	p := a.p
+	if p.tty {
+		p.s.Touch()
+	}
+	for {
+		p.mu.Lock()
+		in := &p.in
+		if err := a.ownsStdin(); err != nil {
+			p.mu.Unlock()
+			return err
+		}
+		n := min(stdinWindow-len(in.buf), len(data))
+		in.buf = append(in.buf, data[:max(n, 0)]...)
+		if n > 0 {
+			data = data[n:]
+		}
+		p.mu.Unlock()
+		if n > 0 {
+			p.feed()
+		}
+		if len(data) == 0 {
+			return nil
+		}
+		select {
+		case <-in.room:
+		case <-p.s.closed:
+			return errClosed()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// ownsStdin needs p.mu.
+func (a *Attachment) ownsStdin() error {
+	switch {
+	case a.p.in.dropped:
+		return cay.Errorf(cay.Conflict, "process %s has ended", a.p.id)
+	case a.p.in.owner != a:
+		return cay.Errorf(cay.Conflict, "another client took over the stdin of process %s", a.p.id)
+	case a.p.in.eof:
+		return cay.Errorf(cay.Conflict, "the stdin of process %s is closed", a.p.id)
+	}
+	return nil
+}
+
+// CloseStdin ends stdin after what was written; on a terminal it sends Ctrl-D.
+func (a *Attachment) CloseStdin() error {
+	a.p.mu.Lock()
+	err := a.ownsStdin()
+	if err == nil {
+		a.p.in.eof, a.p.in.eofSent = true, false
+	}
+	a.p.mu.Unlock()
+	if err == nil {
+		a.p.feed()
+	}
+	return err
+}
+
+// Resize sets the size of the process's terminal.
+func (a *Attachment) Resize(ctx context.Context, cols, rows uint16) error {
+	if !a.p.tty {
+		return cay.Errorf(cay.Conflict, "process %s has no terminal", a.p.id)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	return a.p.s.done(ctx, &guestv1.ToAgent{Message: &guestv1.ToAgent_Resize{Resize: &guestv1.Resize{
+		ProcessId: string(a.p.id), Cols: uint32(cols), Rows: uint32(rows),
+	}}}, true)
+}
