@@ -222,11 +222,13 @@ func exhaust(t *testing.T, a *arena, program, user string) {
 	case getErr != nil:
 		t.Errorf("the attacker cannot be asked for: %v", getErr)
 	case now.Status == "READY":
-		// It lives: then it must be of use again.
-		if out, err := a.inst.Exec(ctx, a.attacker.ID, "echo usable"); err != nil || out.Stdout != "usable\n" {
-			if now, _ := a.inst.GetSandbox(ctx, a.attacker.ID); now.Status == "READY" {
-				t.Errorf("it is READY and of no use: %+v %v", out, err)
-			}
+		// It lives: then it must be of use. Where its processes have filled a limit and live on, a command may be refused for it.
+		resp, err := a.inst.Do(ctx, "POST", "/v1/sandboxes/"+a.attacker.ID+"/exec", fields{"command": "echo usable"})
+		if err != nil || resp.Status >= 500 || resp.Status/100 == 4 && resp.Status != 422 && resp.Status != 410 {
+			t.Errorf("it is READY and of no use: %v %v", resp, err)
+		}
+		if resp, err := a.inst.Do(ctx, "GET", "/v1/sandboxes/"+a.attacker.ID+"/files/stat?path=/tmp", nil); err != nil || resp.Status != 200 && resp.Status != 410 {
+			t.Errorf("it is READY and its files are out of reach: %v %v", resp, err)
 		}
 	case now.StatusReason != "oom" && now.StatusReason != "disk_full" && now.StatusReason != "evicted":
 		t.Errorf("it is %s for the reason %q; %v", now.Status, now.StatusReason, err)

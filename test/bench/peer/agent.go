@@ -37,7 +37,7 @@ func (a *Agent) Name() string    { return AgentName }
 func (a *Agent) Version() string { return a.version }
 
 // helloTimeout bounds the boot.
-const helloTimeout = 30 * time.Second
+const helloTimeout = 15 * time.Second
 
 func (a *Agent) Start(ctx context.Context) (err error) {
 	a.oci = OCI{Program: a.Runsc, Label: "runsc", Like: &a.Like}
@@ -68,7 +68,7 @@ func (a *Agent) boot(ctx context.Context) error {
 		return err
 	}
 	if a.conn, err = listener.Accept(); err != nil {
-		return fmt.Errorf("await the agent: %w", err)
+		return fmt.Errorf("await the agent: %w: %s", err, a.oci.said())
 	}
 	if err := a.conn.SetDeadline(deadline); err != nil {
 		return err

@@ -75,7 +75,7 @@ const boxID = "cay-bench-box"
 // detach starts a sandbox, called boxID, that stays up.
 func (o *OCI) detach(ctx context.Context, bundle string) error {
 	// A file and no pipe: the sandbox would keep a pipe open beyond the end of the command.
-	log, err := os.Create(filepath.Join(o.dir, "box.log"))
+	log, err := os.Create(o.boxLog())
 	if err != nil {
 		return err
 	}
@@ -83,10 +83,18 @@ func (o *OCI) detach(ctx context.Context, bundle string) error {
 	cmd := command(ctx, o.args("run", "--detach", "--bundle", bundle, boxID)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Run(); err != nil {
-		said, _ := os.ReadFile(log.Name())
-		return fmt.Errorf("start a sandbox with %s: %w: %s", o.Label, err, lastLines(said))
+		return fmt.Errorf("start a sandbox with %s: %w: %s", o.Label, err, o.said())
 	}
 	return nil
+}
+
+// said is the last of what the sandbox and its runtime printed.
+func (o *OCI) said() string {
+	said, err := os.ReadFile(o.boxLog())
+	if err != nil {
+		return err.Error()
+	}
+	return lastLines(said)
 }
 
 // deleteBox removes what detach started.
@@ -184,6 +192,7 @@ func writeBundle(dir string, config []byte) error {
 	return os.WriteFile(filepath.Join(dir, "config.json"), config, 0o644)
 }
 
+func (o *OCI) boxLog() string  { return filepath.Join(o.dir, "box.log") }
 func (o *OCI) root() string    { return filepath.Join(o.dir, "rootfs") }
 func (o *OCI) disk() string    { return filepath.Join(o.dir, "disk") }
 func (o *OCI) sockets() string { return filepath.Join(o.dir, "s") }

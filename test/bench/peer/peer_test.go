@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"io"
 	"os"
@@ -11,17 +12,23 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	specs "github.com/opencontainers/runtime-spec/specs-go"
 )
 
-// runscOf is the runsc that the build left, or the one that the tests are told of.
+// runscOf is the runsc that the tests are told of, or that the build left; "" for none.
 func runscOf(t *testing.T) string {
 	t.Helper()
-	for _, path := range []string{os.Getenv("CAY_TEST_RUNSC"), "../../../build/runsc"} {
-		if _, err := os.Stat(path); err == nil {
-			abs, err := filepath.Abs(path)
-			if err != nil {
-				t.Fatal(err)
-			}
+	return builtFile(os.Getenv("CAY_TEST_RUNSC"), "build/runsc")
+}
+
+// builtFile is told, or else the built file of the repository; "" when neither is there.
+func builtFile(told, built string) string {
+	for _, path := range []string{told, filepath.Join("../../..", built)} {
+		if _, err := os.Stat(path); err != nil {
+			continue
+		}
+		if abs, err := filepath.Abs(path); err == nil {
 			return abs
 		}
 	}
@@ -215,4 +222,46 @@ func TestMountsAreTakenApartFromTheInside(t *testing.T) {
 	if got := mountsBelow(info, "/t/x"); !slices.Equal(got, []string{"/t/x/y", "/t/x"}) {
 		t.Errorf("got %v", got)
 	}
+}
+
+func TestTheAgentAloneRunsCommandsAndStreams(t *testing.T) {
+	runsc, agent := runscOf(t), builtFile(os.Getenv("CAY_TEST_AGENT"), "build/cay-agent")
+	if runsc == "" || agent == "" || os.Geteuid() != 0 {
+		t.Skip("needs root, runsc and the agent, which `make build` leaves under build/")
+	}
+	leavesNothing(t, "")
+	dir := t.TempDir()
+	if err := makeRoot(filepath.Join(dir, "root"), "/.cay/bin", agentSockets); err != nil {
+		t.Fatal(err)
+	}
+	s := hostSpec(filepath.Join(dir, "root"), []string{"/.cay/bin/" + filepath.Base(agent), "-socket", agentSockets + "/a.sock"})
+	all := []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE"}
+	s.Process.Capabilities = &specs.LinuxCapabilities{Bounding: all, Effective: all, Permitted: all}
+	s.Mounts = append(s.Mounts,
+		specs.Mount{Destination: "/.cay/bin", Type: "bind", Source: filepath.Dir(agent), Options: []string{"bind", "ro"}},
+		specs.Mount{Destination: agentSockets, Type: "bind", Source: "/nowhere", Options: []string{"bind", "ro"}})
+	raw, err := json.Marshal(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(dir, "config.json")
+	if err := os.WriteFile(config, raw, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := &Agent{Runsc: runsc, Like: Like{Config: config, Flags: []string{
+		"--platform=systrap", "--network=none", "--ignore-cgroups", "--host-uds=open", "--overlay2=root:dir=/nowhere,size=1000000",
+	}}}
+	start(t, a)
+	execs(t, a)
+	var n int
+	if err := a.Exec(t.Context(), writerFunc(func(p []byte) { n += len(p) }), "/bin/dd", "if=/dev/zero", "bs=64k", "count=100", "status=none"); err != nil || n != 100*64<<10 {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+}
+
+type writerFunc func([]byte)
+
+func (f writerFunc) Write(p []byte) (int, error) {
+	f(p)
+	return len(p), nil
 }
