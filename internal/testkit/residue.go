@@ -102,7 +102,7 @@ func (i *Instance) Owned() []Process {
 		env, _ := os.ReadFile(filepath.Join(dir, "environ"))
 		group, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 		if i.belongs(strings.Join(p.Cmdline, " ")) || i.belongs(exe) || i.belongs(string(group)) ||
-			bytes.Contains(env, []byte("CAY_DATA_DIR="+i.DataDir)) {
+			bytes.Contains(append(env, 0), []byte("HOME="+i.tempDir+"\x00")) {
 			out = append(out, p)
 		}
 	}

@@ -58,7 +58,7 @@ func TestALeakedProcessIsFoundByItsCommandLineAndRemoved(t *testing.T) {
 func TestALeakedProcessIsFoundByItsEnvironment(t *testing.T) {
 	i := bare(t)
 	cmd := exec.Command("sh", "-c", "read x")
-	cmd.Env = []string{"CAY_DATA_DIR=" + i.DataDir}
+	cmd.Env = []string{"HOME=" + i.tempDir}
 	hold, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
