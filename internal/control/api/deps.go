@@ -56,5 +56,6 @@ type Idempotency interface {
 	// Not fresh and not done: the first is still running. A different fingerprint: cay.IdempotencyMismatch.
 	Begin(ctx context.Context, project cay.ID, route, key string, fingerprint [32]byte) (rec cay.IdempotencyRecord, fresh bool, err error)
 	Finish(ctx context.Context, project cay.ID, route, key string, status int, objectID string) error
+	// Abandon makes the key fresh again, also one that was finished: a server's fault is not an answer to keep.
 	Abandon(ctx context.Context, project cay.ID, route, key string) error
 }

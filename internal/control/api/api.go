@@ -1,0 +1,174 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/cayhq/cay"
+)
+
+// Config is what the API needs. Sandboxes, Nodes, Auth and Idempotency are required.
+type Config struct {
+	Sandboxes   Sandboxes
+	Nodes       Nodes
+	Auth        Auth
+	Idempotency Idempotency
+
+	Version   string // of the build, for GET /v1/info
+	Isolation string // what sandboxes are isolated by; "" is "gvisor"
+
+	// AllowedOrigins may use the API from a browser, such as "https://console.example.com". None by default.
+	AllowedOrigins []string
+	// AllowedHosts are further names that a listener on a loopback address answers to, for a proxy in front of it.
+	AllowedHosts []string
+
+	// Checks are asked by GET /readyz besides the nodes, by name. A check that answers an error says what is not ready.
+	Checks map[string]func(context.Context) error
+	// Metrics is where the API's own metrics are registered and what GET /metrics shows. Nil: a registry of its own.
+	Metrics *prometheus.Registry
+	Logger  *slog.Logger // nil: discarded
+
+	// Keepalive is the time between the signs of life on streams: comments, pings. Zero is 15 s.
+	Keepalive time.Duration
+	// WriteTimeout bounds how long a client may take nothing of a stream before it is cut. Zero is 75 s: longer than the 60 s after
+	// which a node ends the hold of a slow reader, so that a reader that wakes up in between is told.
+	WriteTimeout time.Duration
+}
+
+// maxBodiesInFlight bounds the memory of exec bodies that are being read or held, in bytes, over all requests.
+const maxBodiesInFlight = 512 << 20
+
+// API is the public surface as an http.Handler.
+type API struct {
+	Config
+	handler http.Handler
+	openapi []byte
+	docs    []byte
+	metrics *metrics
+	execs   *execKeys
+	bodies  *semaphore.Weighted
+	origins map[string]bool
+
+	mu      sync.Mutex
+	closing chan struct{} // closed by Close
+	closed  bool          // guarded by mu
+	streams sync.WaitGroup
+}
+
+// New builds the API. The caller serves it over HTTP/1.1 and calls Close before it shuts the server down.
+func New(c Config) (*API, error) {
+	if c.Sandboxes == nil || c.Nodes == nil || c.Auth == nil || c.Idempotency == nil {
+		return nil, errors.New("api: Sandboxes, Nodes, Auth and Idempotency are required")
+	}
+	return build(c)
+}
+
+func build(c Config) (*API, error) {
+	if c.Isolation == "" {
+		c.Isolation = "gvisor"
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Keepalive == 0 {
+		c.Keepalive = 15 * time.Second
+	}
+	if c.WriteTimeout == 0 {
+		c.WriteTimeout = 75 * time.Second
+	}
+	if c.Metrics == nil {
+		c.Metrics = prometheus.NewRegistry()
+	}
+	origins, err := parseOrigins(c.AllowedOrigins)
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMetrics(c.Metrics)
+	if err != nil {
+		return nil, err
+	}
+	a := &API{
+		Config: c, metrics: m, execs: newExecKeys(), bodies: semaphore.NewWeighted(maxBodiesInFlight), origins: origins,
+		closing: make(chan struct{}),
+	}
+	mux := http.NewServeMux()
+	doc := a.routes(mux)
+	if a.openapi, err = encodeOpenAPI(doc); err != nil {
+		return nil, err
+	}
+	if a.docs, err = renderDocs(doc); err != nil {
+		return nil, err
+	}
+	a.handler = a.recorded(a.recovered(a.hostChecked(a.originChecked(a.routed(mux)))))
+	return a, nil
+}
+
+// ServeHTTP implements http.Handler.
+func (a *API) ServeHTTP(w http.ResponseWriter, r *http.Request) { a.handler.ServeHTTP(w, r) }
+
+// Close tells every stream that the server goes away (WebSockets with 1012, so that clients attach again), refuses new ones, and
+// returns when all have ended or ctx has. Processes run on. Idempotent.
+func (a *API) Close(ctx context.Context) error {
+	a.mu.Lock()
+	if !a.closed {
+		a.closed = true
+		close(a.closing)
+	}
+	a.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		a.streams.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// enterStream counts a stream that Close has to wait for; leave ends it.
+func (a *API) enterStream() (leave func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.closed {
+		return nil, errClosing()
+	}
+	a.streams.Add(1)
+	return a.streams.Done, nil
+}
+
+func errClosing() *cay.Error {
+	return cay.Errorf(cay.Unavailable, "the server is restarting; attach again").After(time.Second)
+}
+
+// OpenAPI returns the OpenAPI 3.1 document of the API as indented JSON. It does not depend on configuration, so that it can be
+// committed and verified.
+func OpenAPI() ([]byte, error) {
+	a, err := build(Config{})
+	if err != nil {
+		return nil, err
+	}
+	return a.openapi, nil
+}
+
+var humaOnce sync.Once
+
+// installProblems makes huma's own errors problem documents. huma keeps this in package variables; this package is its only user.
+func installProblems() {
+	humaOnce.Do(func() {
+		huma.NewErrorWithContext = humaProblem
+		huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
+			return humaProblem(nil, status, msg, errs...)
+		}
+	})
+}

@@ -1,0 +1,118 @@
+package api
+
+import (
+	"reflect"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/control/api/streams"
+)
+
+const overview = `Cay runs untrusted code in isolated sandboxes.
+
+Send a key as Authorization: Bearer KEY or X-API-Key: KEY. JSON is UTF-8 with snake_case names; times are RFC 3339 in UTC; sizes and durations carry their unit in the name, and every *_seconds may have decimals. Unknown fields and parameters are refused; ignore unknown fields, events and enum values in answers, as /v1 only grows.
+
+Errors are problem documents (RFC 9457) whose reason is stable. Retry-After comes with 429, 503 and not_ready. Every answer has an X-Request-Id.
+
+GET, HEAD, PUT and DELETE are safe to repeat, and so is a POST with an Idempotency-Key: within 24 hours the same key on the same route answers as the first request did, with the object as it is now; an exec attaches to the same process. Another body with the same key is idempotency_mismatch. Refusals that ask to be tried again, 429 and 5xx are not stored.
+
+Browsers: put a ticket from POST /v1/tickets behind ?ticket= for a stream or a download. Requests from foreign origins are refused unless the origin is allowlisted.
+
+File names need not be UTF-8. Going in, their bytes are percent-encoded behind ?path= like any others. Coming out, name and path have U+FFFD for what is no text, and path_percent holds the path percent-encoded, ready to be put behind ?path=.`
+
+const execDescription = `A command that fails is a 200. A string runs under the sandbox's shell; a list is a program and its arguments. Without stdin, the command reads end of file at once. At the timeout the whole tree is killed and what it wrote is answered, with 137, KILL and timed_out.
+
+max_output_bytes bounds what is kept and answered of each stream: past it head and tail are kept, stdout_gap says what is missing, stdout_size is the true size, and the command runs on. With encoding utf8, bytes that are no text become U+FFFD and set lossy; base64 answers stdout_base64 and stderr_base64 instead, exact. An answer whose connection is cut before its end is broken, never a success.
+
+A client that goes away leaves the command running, in every form of exec, unless kill_on_disconnect is set; stdin that was sent still arrives.
+
+Accept: text/event-stream answers events instead: start {process_id, offset}, stdout and stderr {data | data_base64}, gap {stream, offset, bytes}, exit {the fields without output}, error {reason, detail}, and a comment every 15 s. Offsets count stdout and stderr together in the order read; the id of an event is the offset after it (there is none while half a character of the other stream waits for its rest). A stream that ends without exit is broken: attach again with GET …/processes/{process}/stream and Last-Event-ID. The stream that started the process holds it back when it reads slowly; after 60 s without progress it ends with slow_consumer and the process runs on.`
+
+const webSocketDescription = `Subprotocol cay.exec.v1. Client, as text: {"type":"start", the fields of an exec, "tty", "cols", "rows"} first, then {"type":"resize","cols","rows"}, {"type":"signal","signal":"INT","tree":true}, {"type":"close_stdin"}, {"type":"ping"}; binary messages, up to 1 MiB, are stdin, which stays open until close_stdin.
+
+Server, as text: {"type":"started","process_id","offset","stdin_offset"}, gap, exit, error {reason, detail}, pong; binary: a channel byte (1 stdout, 2 stderr), then bytes. On a TTY close_stdin sends Ctrl-D and all output is channel 1.
+
+With process_id the connection attaches; payload and gap bytes add up to the offset to attach at. Closed with 1000 by the client, an exec runs on unless kill_on_disconnect; any other loss does the same.
+
+The server closes with 1000 after exit; otherwise it sends error, then closes with 4000 + the HTTP status, 1009 (message too large), 1011 or 1012 (restart: attach again). A malformed message is 4400. What is refused before the upgrade is an HTTP problem. The server pings every 15 s.`
+
+var (
+	sandboxType = reflect.TypeFor[sandbox]()
+	execResult  = reflect.TypeFor[execAnswer]()
+	fileType    = reflect.TypeFor[file]()
+	statusType  = reflect.TypeFor[statusAnswer]()
+)
+
+// execAnswer and statusAnswer describe answers that are written by hand.
+type execAnswer struct {
+	streams.Exit
+	Stdout       string `json:"stdout,omitzero" doc:"With encoding utf8"`
+	Stderr       string `json:"stderr,omitzero" doc:"With encoding utf8"`
+	StdoutBase64 []byte `json:"stdout_base64,omitzero" doc:"With encoding base64"`
+	StderrBase64 []byte `json:"stderr_base64,omitzero" doc:"With encoding base64"`
+}
+
+type statusAnswer struct {
+	Status string `json:"status"`
+}
+
+var upgraded = answerDoc{status: 101, text: "The connection is a WebSocket"}
+
+var operations = map[string]operationDoc{
+	"create-sandbox": {tag: "Sandboxes", summary: "Create a sandbox", status: 201,
+		description: "Answers 201 once it is READY, or 202 with the sandbox CREATING when wait_seconds are over. One that fails meanwhile is a problem with sandbox_id and the reason; one that is deleted meanwhile is 410. A caller that goes away does not cancel a create.",
+		answers:     []answerDoc{{201, "application/json", sandboxType, "READY"}, {202, "application/json", sandboxType, "Still CREATING; Location says where to ask"}},
+		reasons:     []cay.ErrorReason{cay.Unprocessable, cay.InvalidImage, cay.IdempotencyMismatch, cay.Conflict, cay.QuotaExceeded, cay.NoCapacity, cay.BootFailed, cay.WorkerLost, cay.DiskFull, cay.Gone, cay.NotImplemented, cay.Timeout}},
+	"list-sandboxes": {tag: "Sandboxes", summary: "List sandboxes", description: "Newest first.", openQuery: metadataPrefix},
+	"get-sandbox": {tag: "Sandboxes", summary: "Get a sandbox, or wait for a status",
+		description: "Answers for 30 days after the end, with the reason. With wait_for it answers once the status is one of those, the sandbox has ended, or wait_seconds are over."},
+	"update-sandbox": {tag: "Sandboxes", summary: "Change metadata, idle timeout or what a timeout does", reasons: []cay.ErrorReason{cay.Conflict}},
+	"delete-sandbox": {tag: "Sandboxes", summary: "Delete a sandbox", status: 204,
+		description: "204 when its resources are free; 202 when they are not after 60 s: ask again. Deleting one that has ended is 204.",
+		answers:     []answerDoc{{204, "", nil, "Gone, and its resources are free"}, {202, "application/json", sandboxType, "Still TERMINATING"}}},
+	"set-timeout": {tag: "Sandboxes", summary: "Set when the sandbox ends", description: "The end becomes now + ttl_seconds. What exceeds the maximum is capped: ttl_seconds and expires_at of the answer are those in force.",
+		reasons: []cay.ErrorReason{cay.Conflict, cay.IdempotencyMismatch}},
+	"keep-alive":     {tag: "Sandboxes", summary: "Count as activity", description: "The idle timeout begins anew.", reasons: append([]cay.ErrorReason{cay.IdempotencyMismatch}, inUse...)},
+	"pause-sandbox":  {tag: "Sandboxes", summary: "Pause a sandbox", description: "Returns when it is PAUSED. Idempotent.", reasons: []cay.ErrorReason{cay.Conflict, cay.NotReady, cay.IdempotencyMismatch, cay.NotImplemented, cay.WorkerLost}},
+	"resume-sandbox": {tag: "Sandboxes", summary: "Resume a sandbox", description: "Returns when it is READY. Idempotent.", optionalBody: true, reasons: []cay.ErrorReason{cay.Conflict, cay.NotReady, cay.IdempotencyMismatch, cay.NoCapacity, cay.WorkerLost}},
+	"get-network":    {tag: "Sandboxes", summary: "Get the network rules in force"},
+	"set-network":    {tag: "Sandboxes", summary: "Set the network rules", description: "Only [] for now.", reasons: []cay.ErrorReason{cay.NotImplemented}},
+
+	"exec": {tag: "Commands", summary: "Run a command", description: execDescription, maxBody: cay.MaxExecBody,
+		answers: []answerDoc{{200, "application/json", execResult, "How it ended, and its output"}, {200, eventStream, nil, "How it ended, and its output"}},
+		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.IdempotencyMismatch, cay.DiskFull, cay.Conflict}, inUse...)},
+	"exec-websocket": {tag: "Commands", summary: "Run a command over a WebSocket", description: webSocketDescription, answers: []answerDoc{upgraded}, reasons: inUse},
+	"terminal": {tag: "Commands", summary: "Open a terminal: a login shell on a TTY, over a WebSocket",
+		description: "As GET …/exec, but it starts by itself. Closed with 1000 by the client, the shell gets HUP, then KILL; any other loss leaves it waiting 60 s for its user, who attaches with process_id and offset.", answers: []answerDoc{upgraded}, reasons: inUse},
+	"list-processes": {tag: "Commands", summary: "List processes", reasons: inUse},
+	"get-process":    {tag: "Commands", summary: "Get a process", reasons: inUse},
+	"stream-process": {tag: "Commands", summary: "Attach to a process's output",
+		description: "Server-sent events as of POST …/exec, or, as a WebSocket, messages as of GET …/exec without stdin. It holds nobody back: a reader that lags gets a gap. Ended processes can be attached to for 15 minutes, and the last 100 as long as the sandbox lives.",
+		answers:     []answerDoc{{200, eventStream, nil, "Events"}, upgraded}, reasons: append([]cay.ErrorReason{cay.Conflict}, inUse...)},
+	"signal-process": {tag: "Commands", summary: "Send a signal", status: 204, answers: []answerDoc{{204, "", nil, "Sent"}},
+		reasons: append([]cay.ErrorReason{cay.Conflict, cay.Unprocessable, cay.IdempotencyMismatch}, inUse...)},
+
+	"read-file": {tag: "Files", summary: "Download a file, or a range of it", description: "A directory, device, FIFO or socket is 422. Several ranges are answered by the whole.",
+		answers: []answerDoc{{200, "application/octet-stream", nil, "The file"}, {206, "application/octet-stream", nil, "The range"}, {304, "", nil, "If-None-Match names the version there is"}},
+		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.RangeNotSatisfiable, cay.PreconditionFailed, cay.Forbidden}, inUse...)},
+	"head-file": {tag: "Files", summary: "What a download would answer, without the file", answers: []answerDoc{{200, "", nil, "It is there"}, {304, "", nil, "If-None-Match names the version there is"}},
+		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.PreconditionFailed}, inUse...)},
+	"write-file": {tag: "Files", summary: "Upload a file", binaryBody: true,
+		description: "The body is the file. Directories above it are made. Readers see the old or the whole new file; a body that ends early writes nothing. The mode of what it replaces is kept unless mode is given.",
+		answers:     []answerDoc{{200, "application/json", fileType, "The file as it is now"}},
+		reasons:     append([]cay.ErrorReason{cay.Unprocessable, cay.PreconditionFailed, cay.DiskFull, cay.Conflict}, inUse...)},
+	"delete-file": {tag: "Files", summary: "Delete a file or directory", status: 204, answers: []answerDoc{{204, "", nil, "Deleted"}},
+		reasons: append([]cay.ErrorReason{cay.Conflict, cay.Unprocessable}, inUse...)},
+	"list-files":     {tag: "Files", summary: "List a directory", reasons: append([]cay.ErrorReason{cay.Unprocessable}, inUse...)},
+	"stat-file":      {tag: "Files", summary: "Describe a file", reasons: append([]cay.ErrorReason{cay.Unprocessable}, inUse...)},
+	"make-directory": {tag: "Files", summary: "Make a directory", status: 201, reasons: append([]cay.ErrorReason{cay.AlreadyExists, cay.Unprocessable, cay.DiskFull, cay.IdempotencyMismatch}, inUse...)},
+	"move-file":      {tag: "Files", summary: "Move or rename", reasons: append([]cay.ErrorReason{cay.AlreadyExists, cay.Unprocessable, cay.DiskFull, cay.IdempotencyMismatch}, inUse...)},
+
+	"create-ticket": {tag: "System", summary: "Make a ticket for a browser", description: "Good once, for 60 s, for exactly that GET, SSE or WebSocket URL with its query; put it behind ?ticket=. It has the scopes of the key and dies with it."},
+	"get-info":      {tag: "System", summary: "Version, features, limits, runtimes, isolation"},
+	"list-runtimes": {tag: "System", summary: "List runtimes"},
+	"metrics":       {tag: "System", summary: "Metrics for Prometheus", answers: []answerDoc{{200, "text/plain", nil, "Metrics"}}},
+	"healthz":       {tag: "System", summary: "The process lives", answers: []answerDoc{{200, "application/json", statusType, "It does"}}},
+	"readyz":        {tag: "System", summary: "Ready for work, or what is not", answers: []answerDoc{{200, "application/json", statusType, "Ready"}}, reasons: []cay.ErrorReason{cay.Unavailable}},
+	"openapi":       {tag: "System", summary: "This document", answers: []answerDoc{{200, "application/json", nil, "OpenAPI 3.1"}}},
+	"docs":          {tag: "System", summary: "This document, to read", answers: []answerDoc{{200, "text/html", nil, "A page"}}},
+}

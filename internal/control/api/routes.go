@@ -1,0 +1,62 @@
+package api
+
+import (
+	"net/http"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/cayhq/cay"
+)
+
+const (
+	readSandboxes  = access(cay.ScopeSandboxesRead)
+	writeSandboxes = access(cay.ScopeSandboxesWrite)
+	runCommands    = access(cay.ScopeExec)
+	useFiles       = access(cay.ScopeFiles)
+	administer     = access(cay.ScopeAdmin)
+)
+
+// routes is the whole surface. typed handlers take and give structs; raw ones write their answer themselves (streams, files, pages).
+func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
+	t := newTable(a, mux)
+	const box = "/v1/sandboxes/{id}"
+
+	typed(t, "POST  ", "/v1/sandboxes", writeSandboxes, "create-sandbox", a.createSandbox)
+	typed(t, "GET   ", "/v1/sandboxes", readSandboxes, "list-sandboxes", a.listSandboxes)
+	typed(t, "GET   ", box, readSandboxes, "get-sandbox", a.getSandbox)
+	typed(t, "PATCH ", box, writeSandboxes, "update-sandbox", a.updateSandbox)
+	typed(t, "DELETE", box, writeSandboxes, "delete-sandbox", a.deleteSandbox)
+	typed(t, "POST  ", box+"/timeout", writeSandboxes, "set-timeout", a.setTimeout)
+	typed(t, "POST  ", box+"/keepalive", writeSandboxes, "keep-alive", a.keepAlive)
+	typed(t, "POST  ", box+"/pause", writeSandboxes, "pause-sandbox", a.pauseSandbox)
+	typed(t, "POST  ", box+"/resume", writeSandboxes, "resume-sandbox", a.resumeSandbox)
+	typed(t, "GET   ", box+"/network", readSandboxes, "get-network", a.getNetwork)
+	typed(t, "PUT   ", box+"/network", writeSandboxes, "set-network", a.setNetwork)
+
+	raw(t, "POST  ", box+"/exec", runCommands, "exec", a.exec)
+	raw(t, "GET   ", box+"/exec", runCommands, "exec-websocket", a.execWebSocket)
+	raw(t, "GET   ", box+"/terminal", runCommands, "terminal", a.terminal)
+	typed(t, "GET   ", box+"/processes", runCommands, "list-processes", a.listProcesses)
+	typed(t, "GET   ", box+"/processes/{process}", runCommands, "get-process", a.getProcess)
+	raw(t, "GET   ", box+"/processes/{process}/stream", runCommands, "stream-process", a.streamProcess)
+	typed(t, "POST  ", box+"/processes/{process}/signal", runCommands, "signal-process", a.signalProcess)
+
+	raw(t, "GET   ", box+"/files", useFiles, "read-file", a.readFile)
+	raw(t, "HEAD  ", box+"/files", useFiles, "head-file", a.headFile)
+	raw(t, "PUT   ", box+"/files", useFiles, "write-file", a.writeFile)
+	typed(t, "DELETE", box+"/files", useFiles, "delete-file", a.deleteFile)
+	typed(t, "GET   ", box+"/files/list", useFiles, "list-files", a.listFiles)
+	typed(t, "GET   ", box+"/files/stat", useFiles, "stat-file", a.statFile)
+	typed(t, "POST  ", box+"/files/mkdir", useFiles, "make-directory", a.makeDirectory)
+	typed(t, "POST  ", box+"/files/move", useFiles, "move-file", a.moveFile)
+
+	typed(t, "POST  ", "/v1/tickets", anyKey, "create-ticket", a.createTicket)
+	typed(t, "GET   ", "/v1/info", anyKey, "get-info", a.getInfo)
+	typed(t, "GET   ", "/v1/runtimes", anyKey, "list-runtimes", a.listRuntimes)
+	raw(t, "GET   ", "/metrics", administer, "metrics", a.showMetrics)
+	raw(t, "GET   ", "/healthz", public, "healthz", a.healthz)
+	raw(t, "GET   ", "/readyz", public, "readyz", a.readyz)
+	raw(t, "GET   ", "/openapi.json", public, "openapi", a.showOpenAPI)
+	raw(t, "GET   ", "/docs", public, "docs", a.showDocs)
+	return t.finish()
+}

@@ -1,0 +1,151 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/go-json-experiment/json"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/cayhq/cay"
+)
+
+// metrics is what the API counts. Labels are patterns and codes, never what a client chooses.
+type metrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	inFlight prometheus.Gauge
+	streams  prometheus.Gauge
+	output   prometheus.Counter
+	panics   prometheus.Counter
+}
+
+func newMetrics(r *prometheus.Registry) (*metrics, error) {
+	m := &metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cay_http_requests_total", Help: "Requests by route and status."}, []string{"route", "status"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cay_http_request_duration_seconds", Help: "Time from a request to the end of its answer, without WebSockets.",
+			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 60}}, []string{"route"}),
+		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "cay_http_requests_in_flight", Help: "Requests that are being answered, streams included."}),
+		streams:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "cay_streams", Help: "Open streams: server-sent events and WebSockets."}),
+		output:   prometheus.NewCounter(prometheus.CounterOpts{Name: "cay_output_bytes_total", Help: "Bytes of process output that were passed on to clients."}),
+		panics:   prometheus.NewCounter(prometheus.CounterOpts{Name: "cay_http_panics_total", Help: "Requests that ended in a panic."}),
+	}
+	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.streams, m.output, m.panics} {
+		if err := r.Register(c); err != nil {
+			return nil, fmt.Errorf("api: register metrics: %w", err)
+		}
+	}
+	return m, nil
+}
+
+type nothing struct{}
+
+func (a *API) showMetrics(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP(w, r)
+	return nil
+}
+
+func (a *API) healthz(w http.ResponseWriter, _ *http.Request, _ *nothing) error {
+	return writeJSON(w, map[string]string{"status": "ok"})
+}
+
+// readyWait bounds what GET /readyz waits for all checks together.
+const readyWait = 2 * time.Second
+
+func (a *API) readyz(w http.ResponseWriter, r *http.Request, _ *nothing) error {
+	ctx, cancel := context.WithTimeout(r.Context(), readyWait)
+	defer cancel()
+	checks := map[string]func(context.Context) error{"nodes": a.Nodes.Ready}
+	maps.Copy(checks, a.Checks)
+	faults := map[string]string{}
+	select {
+	case <-a.closing:
+		faults["server"] = "the server is shutting down"
+	default:
+	}
+	for _, name := range slices.Sorted(maps.Keys(checks)) {
+		if err := checks[name](ctx); err != nil {
+			faults[name] = publicText(err)
+		}
+	}
+	if len(faults) > 0 {
+		names := slices.Sorted(maps.Keys(faults))
+		return cay.Errorf(cay.Unavailable, "not ready: %s: %s", names[0], faults[names[0]]).After(time.Second).With("not_ready", faults)
+	}
+	return writeJSON(w, map[string]string{"status": "ready"})
+}
+
+// publicText is what may be said of an error to somebody without a key.
+func publicText(err error) string {
+	var e *cay.Error
+	if errors.As(err, &e) && e.Reason != cay.Internal {
+		return e.Detail
+	}
+	return "it does not answer as it should"
+}
+
+func writeJSON(w http.ResponseWriter, v any) error {
+	body, err := json.Marshal(v, json.Deterministic(true))
+	if err != nil {
+		return err
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = w.Write(append(body, '\n')) // a client that left needs no answer
+	return nil
+}
+
+func (a *API) showOpenAPI(w http.ResponseWriter, _ *http.Request, _ *nothing) error {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(a.openapi)
+	return nil
+}
+
+func (a *API) showDocs(w http.ResponseWriter, _ *http.Request, _ *nothing) error {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.Header().Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	_, _ = w.Write(a.docs)
+	return nil
+}
+
+// info is what the server says of itself.
+type info struct {
+	Version   string        `json:"version"`
+	Isolation string        `json:"isolation"`
+	Features  []string      `json:"features"`
+	Limits    cay.Limits    `json:"limits"`
+	Runtimes  []cay.Runtime `json:"runtimes"`
+}
+
+type infoOutput struct {
+	Body info
+}
+
+// features names the parts of the contract that this version has.
+var features = []string{"sandboxes", "exec", "exec.sse", "exec.websocket", "terminal", "processes", "files", "tickets", "idempotency"}
+
+func (a *API) getInfo(ctx context.Context, _ *nothing) (*infoOutput, error) {
+	runtimes, err := a.Sandboxes.Runtimes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &infoOutput{Body: info{Version: a.Version, Isolation: a.Isolation, Features: features, Limits: a.Sandboxes.Limits(), Runtimes: runtimes}}, nil
+}
+
+type runtimesOutput struct {
+	Body page[cay.Runtime]
+}
+
+func (a *API) listRuntimes(ctx context.Context, _ *nothing) (*runtimesOutput, error) {
+	runtimes, err := a.Sandboxes.Runtimes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &runtimesOutput{Body: pageOf(runtimes, "")}, nil
+}
