@@ -30,6 +30,9 @@ type ExecRequest struct {
 	// KillOnDisconnect ends the process when the connection that started it ends. Streams don't survive a broken connection then.
 	KillOnDisconnect bool
 
+	// Text asks the server to answer output as text (what is not UTF-8 is lost) rather than in base64; it shows in ExecResult.Raw.
+	Text bool
+
 	// IdempotencyKey makes a repeated request attach to the first one's process; one is made where it is empty.
 	IdempotencyKey string
 }
@@ -85,7 +88,9 @@ func (r ExecRequest) call(sandbox string) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	members["encoding"] = "base64"
+	if members["encoding"] = "base64"; r.Text {
+		members["encoding"] = "utf8"
+	}
 	c, err := (&call{method: http.MethodPost, path: sandboxPath(sandbox, "exec")}).withJSON(members)
 	if err != nil {
 		return nil, err

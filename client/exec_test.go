@@ -130,6 +130,7 @@ func TestLeavingAStreamLeavesNothingBehind(t *testing.T) {
 func TestAStreamEndsWithItsContext(t *testing.T) {
 	_, c := connect(t)
 	ctx, cancel := context.WithCancel(within(t))
+	defer cancel()
 	var last error
 	for ev, err := range c.Stream(ctx, sandbox(t, c), client.Command("block")) {
 		if _, ok := ev.(client.OutputEvent); ok {

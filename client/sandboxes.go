@@ -61,8 +61,11 @@ func (c *Client) Wait(ctx context.Context, id string, want Status) (*Sandbox, er
 			return sb, nil
 		}
 		if sb.Status.Ended() {
-			return sb, &Error{Status: http.StatusGone, Reason: ReasonGone, SandboxID: sb.ID, StatusReason: sb.StatusReason,
-				Detail: fmt.Sprintf("sandbox %s is %s (%s) and will not become %s", sb.ID, sb.Status, sb.StatusReason, want)}
+			detail := fmt.Sprintf("sandbox %s is %s (%s) and will not become %s", sb.ID, sb.Status, sb.StatusReason, want)
+			if sb.Detail != "" {
+				detail += ": " + sb.Detail
+			}
+			return sb, &Error{Status: http.StatusGone, Reason: ReasonGone, SandboxID: sb.ID, StatusReason: sb.StatusReason, Detail: detail}
 		}
 		if time.Since(asked) < time.Second { // the server did not wait for us
 			if err := sleep(ctx, backoff(attempt)); err != nil {

@@ -96,6 +96,7 @@ type Sandbox struct {
 	ID           string `json:"id"`
 	Status       Status `json:"status"`
 	StatusReason string `json:"status_reason"` // why it ended or is ending
+	Detail       string `json:"detail"`        // a sentence on why it failed, where the server says
 
 	Image    string  `json:"image"`
 	Runtime  string  `json:"runtime"`

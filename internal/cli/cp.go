@@ -1,0 +1,252 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/cayhq/cay/client"
+)
+
+func (a *app) cpCommand() *cobra.Command {
+	var user string
+	cmd := &cobra.Command{
+		Use:   "cp SRC DST",
+		Short: "Copy files and folders to or from a sandbox",
+		Long: "Cp copies a file or folder; one of SRC and DST is SBX:PATH. A relative PATH is of the sandbox's working directory.\n\n" +
+			"As with cp -r, what is copied to a directory that exists, or to a name that ends in a slash, goes into it under its own\n" +
+			"name. - as SRC or DST is standard input or output, for a single file. Permission bits are kept. Symbolic links within\n" +
+			"a folder stay links; what cannot be copied, and links that would lead out of a downloaded folder, is left out and said.",
+		Example: "  cay cp main.py planner:/workspace/\n  cay cp -u root ./config planner:/etc/app\n" +
+			"  cay cp planner:/output results\n  cay cp planner:/output/plot.png - > plot.png",
+		Args: exactly(2),
+		RunE: a.do(func(ctx context.Context, c *client.Client, args []string) error {
+			from, to := parsePlace(args[0]), parsePlace(args[1])
+			if from.remote() == to.remote() {
+				return usagef("one side must be in a sandbox, SBX:PATH, and the other here; usage: cay cp SRC DST")
+			}
+			var err error
+			if from.remote() {
+				if from, err = from.resolve(ctx, c); err != nil {
+					return err
+				}
+				return a.download(ctx, a.files(c, from.sandbox, user), from.path, to.path)
+			}
+			if to, err = to.resolve(ctx, c); err != nil {
+				return err
+			}
+			return a.upload(ctx, a.files(c, to.sandbox, user), from.path, to.path)
+		}),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
+			ids, _ := a.completeSandboxes(0)(cmd, args, toComplete)
+			for i, id := range ids {
+				ref, about, _ := strings.Cut(id, "\t")
+				ids[i] = ref + ":\t" + about
+			}
+			return ids, cobra.ShellCompDirectiveNoSpace
+		},
+	}
+	cmd.Flags().StringVarP(&user, "user", "u", "", "`USER` of the sandbox whose access and ownership count")
+	return cmd
+}
+
+func (a *app) files(c *client.Client, sandbox, user string) *client.Files {
+	f := c.Files(sandbox)
+	if user != "" {
+		f = f.As(user)
+	}
+	return f
+}
+
+func (a *app) upload(ctx context.Context, f *client.Files, from, to string) error {
+	if from == "-" {
+		if strings.HasSuffix(to, "/") {
+			return usagef("standard input has no name; say the file's")
+		}
+		_, err := f.Write(ctx, to, a.Stdin, client.WriteOptions{})
+		return err
+	}
+	if _, err := os.Stat(from); err != nil {
+		return err
+	}
+	to, err := into(from, to, func() (bool, error) { return remoteDir(ctx, f, to) })
+	if err != nil {
+		return err
+	}
+	progress, done := a.progress("sent")
+	report, err := f.CopyTo(ctx, from, to, client.CopyOptions{Progress: progress})
+	done()
+	return a.reportCopy(report, err)
+}
+
+func (a *app) download(ctx context.Context, f *client.Files, from, to string) error {
+	if to == "-" {
+		r, err := f.Read(ctx, from, client.ReadOptions{})
+		if err != nil {
+			return err
+		}
+		defer r.Close()
+		if _, err := io.Copy(a.Stdout, r); err != nil {
+			return fmt.Errorf("read %s: %w", from, err)
+		}
+		return nil
+	}
+	to, err := into(from, to, func() (bool, error) { return localDir(to) })
+	if err != nil {
+		return err
+	}
+	progress, done := a.progress("received")
+	report, err := f.CopyFrom(ctx, from, filepath.Clean(to), client.CopyOptions{Progress: progress})
+	done()
+	return a.reportCopy(report, err)
+}
+
+// into answers where from goes when it is copied to to: within, under its own name, if to is a directory.
+func into(from, to string, isDir func() (bool, error)) (string, error) {
+	name := base(filepath.ToSlash(from))
+	within := strings.HasSuffix(to, "/")
+	if !within {
+		var err error
+		if within, err = isDir(); err != nil {
+			return "", err
+		}
+	}
+	if !within || name == "" { // "." and ".." stand for what is in them
+		return to, nil
+	}
+	return strings.TrimRight(to, "/") + "/" + name, nil
+}
+
+func localDir(path string) (bool, error) {
+	info, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil && info.IsDir(), err
+}
+
+func remoteDir(ctx context.Context, f *client.Files, path string) (bool, error) {
+	info, err := f.Stat(ctx, path)
+	if client.ReasonOf(err) == client.ReasonNotFound {
+		return false, nil
+	}
+	return err == nil && info.IsDir(), err
+}
+
+// reportCopy says what was left out; the copy of the rest is a success.
+func (a *app) reportCopy(r *client.CopyReport, err error) error {
+	if r != nil {
+		for _, s := range r.Skipped {
+			a.note("left out %s: %s", printable(s.Path), printable(s.Why))
+		}
+	}
+	if err != nil || !a.json() {
+		return err
+	}
+	skipped := []map[string]string{}
+	for _, s := range r.Skipped {
+		skipped = append(skipped, map[string]string{"path": s.Path, "why": s.Why})
+	}
+	return a.printJSON(map[string]any{"files": r.Files, "directories": r.Directories, "symlinks": r.Symlinks, "bytes": r.Bytes, "skipped": skipped})
+}
+
+// progress shows the bytes that pass, on a terminal. done ends the line and waits for the painter.
+func (a *app) progress(verb string) (passed func(int64), done func()) {
+	if _, ok := terminal(a.Stderr); !ok {
+		return nil, func() {}
+	}
+	var total atomic.Int64
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(200 * time.Millisecond)
+		defer tick.Stop()
+		shown := false
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(a.Stderr, "\r%s %s \x1b[K", formatBytes(total.Load()), verb)
+				shown = true
+			case <-stop:
+				if shown {
+					fmt.Fprint(a.Stderr, "\r\x1b[K")
+				}
+				return
+			}
+		}
+	})
+	return func(n int64) { total.Add(n) }, func() { close(stop); wg.Wait() }
+}
+
+func (a *app) lsCommand() *cobra.Command {
+	var user string
+	cmd := &cobra.Command{
+		Use:     "ls SBX[:PATH]",
+		Short:   "List files of a sandbox",
+		Long:    "Ls lists a directory, or shows a file. Without a PATH it is the sandbox's working directory.",
+		Example: "  cay ls planner\n  cay ls planner:/output",
+		Args:    exactly(1),
+		RunE: a.do(func(ctx context.Context, c *client.Client, args []string) error {
+			p := parsePlace(args[0])
+			if !p.remote() {
+				p = place{sandbox: args[0]}
+			}
+			p, err := p.resolve(ctx, c)
+			if err != nil {
+				return err
+			}
+			return a.list(ctx, a.files(c, p.sandbox, user), p.path)
+		}),
+		ValidArgsFunction: a.completeSandboxes(1),
+	}
+	cmd.Flags().StringVarP(&user, "user", "u", "", "`USER` of the sandbox whose access counts")
+	return cmd
+}
+
+func (a *app) list(ctx context.Context, f *client.Files, path string) error {
+	info, err := f.Stat(ctx, path)
+	if err != nil {
+		return err
+	}
+	items := []client.FileInfo{*info}
+	if info.IsDir() || strings.HasSuffix(path, "/") {
+		items = items[:0]
+		for item, err := range f.List(ctx, path, 1) {
+			if err != nil {
+				return err
+			}
+			items = append(items, item)
+		}
+	}
+	if a.json() {
+		return a.printJSON(items)
+	}
+	return a.table("MODE\tUSER\tSIZE\tMODIFIED\tNAME", func(row func(...any)) {
+		for _, item := range items {
+			name := item.Name
+			if item.IsSymlink() {
+				name += " -> " + item.Target
+			}
+			row(modeText(item), item.User, item.Size, item.ModifiedAt.Local().Format("2006-01-02 15:04"), name)
+		}
+	})
+}
+
+// modeText is the mode as ls -l writes it.
+func modeText(i client.FileInfo) string {
+	kind := map[string]string{"directory": "d", "symlink": "l", "file": "-", "fifo": "p", "socket": "s", "device": "c"}[i.Type]
+	if kind == "" {
+		kind = "?"
+	}
+	return kind + i.Mode.Perm().String()[1:]
+}
