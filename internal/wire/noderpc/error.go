@@ -75,13 +75,18 @@ func Decode(err error) error {
 		}
 		return e
 	}
-	switch ce.Code() {
-	case connect.CodeCanceled:
+	unreachable := cay.Errorf(cay.Unavailable, "the worker cannot be reached; try again").After(time.Second).Because(err)
+	switch code := ce.Code(); {
+	case code == connect.CodeCanceled && errors.Is(err, context.Canceled):
 		return context.Canceled
-	case connect.CodeDeadlineExceeded:
+	case code == connect.CodeCanceled: // what a connection that breaks while writing, or a node that stops, looks like
+		return unreachable
+	case code == connect.CodeDeadlineExceeded:
 		return context.DeadlineExceeded
-	case connect.CodeUnavailable, connect.CodeUnknown:
-		return cay.Errorf(cay.Unavailable, "the worker cannot be reached; try again").After(time.Second).Because(err)
+	case code == connect.CodeUnavailable, code == connect.CodeUnknown:
+		return unreachable
+	case !connect.IsWireError(err) && code != connect.CodeResourceExhausted: // made up on this side: the transport failed
+		return unreachable
 	default:
 		return &cay.Error{Reason: cay.Internal, Detail: "the worker failed", Cause: err}
 	}
