@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -160,7 +161,13 @@ func (s *Server) start(sb *sandbox, d startDoc, openStdin bool) *process {
 	if d.TTY {
 		p.sizes <- [2]int{d.Cols, d.Rows}
 	}
+	env := map[string]string{}
 	s.mu.Lock()
+	ofSandbox, _ := sb.doc["env"].(map[string]any)
+	for k, v := range ofSandbox {
+		env[k] = fmt.Sprint(v)
+	}
+	maps.Copy(env, d.Env)
 	program := s.programs[args[0]]
 	sb.processes[p.id], sb.order = p, append(sb.order, p.id)
 	s.mu.Unlock()
@@ -176,7 +183,7 @@ func (s *Server) start(sb *sandbox, d startDoc, openStdin bool) *process {
 		stderr.stream = 1
 	}
 	proc := &Proc{
-		Args: args, Env: d.Env, Stdin: stdin, Stdout: outputWriter{p, 1}, Stderr: stderr, TTY: d.TTY, Sizes: p.sizes, Signals: p.signals,
+		Args: args, Env: env, Stdin: stdin, Stdout: outputWriter{p, 1}, Stderr: stderr, TTY: d.TTY, Sizes: p.sizes, Signals: p.signals,
 		Catch: func() { p.mu.Lock(); defer p.mu.Unlock(); p.catching = true },
 	}
 	began := time.Now()

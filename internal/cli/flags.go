@@ -177,10 +177,12 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	fs.StringVar(&f.name, "name", "", "`NAME` of the sandbox: its metadata entry name")
 	fs.StringArrayVar(&f.metadata, "metadata", nil, "metadata entry, `KEY=VALUE`")
 	f.env.register(fs)
-	cmd.MarkFlagsMutuallyExclusive("image", "runtime")
 }
 
 func (f *createFlags) request(a *app) (client.CreateRequest, error) {
+	if f.image != "" && f.runtime != "" {
+		return client.CreateRequest{}, usagef("give --image or --runtime, not both")
+	}
 	r := client.CreateRequest{
 		Image: f.image, Runtime: f.runtime, CPU: f.cpu, MemoryMB: f.memory.mb(), DiskGB: f.disk.gb(), Pids: f.pids,
 		TTL: time.Duration(f.ttl), IdleTimeout: time.Duration(f.idle), OnTimeout: f.onTimeout, User: f.user, Workdir: f.workdir,
