@@ -235,7 +235,8 @@ func TestTheAgentAloneRunsCommandsAndStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := hostSpec(filepath.Join(dir, "root"), []string{"/.cay/bin/" + filepath.Base(agent), "-socket", agentSockets + "/a.sock"})
-	all := []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_KILL", "CAP_SETGID", "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_RESOURCE"}
+	all := []string{"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_BIND_SERVICE",
+		"CAP_SETFCAP", "CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_RESOURCE"}
 	s.Process.Capabilities = &specs.LinuxCapabilities{Bounding: all, Effective: all, Permitted: all}
 	s.Mounts = append(s.Mounts,
 		specs.Mount{Destination: "/.cay/bin", Type: "bind", Source: filepath.Dir(agent), Options: []string{"bind", "ro"}},
