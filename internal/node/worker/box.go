@@ -1,0 +1,250 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/driver"
+	"github.com/cayhq/cay/internal/node/router"
+	"github.com/cayhq/cay/internal/node/spool"
+)
+
+// state of a sandbox as this node sees it.
+type state string
+
+const (
+	booting state = "booting"
+	running state = "running"
+	frozen  state = "frozen"
+	dying   state = "ending" // it ended by itself, or is being destroyed
+)
+
+// box is one sandbox. mu guards what is below it; id to inherited never change.
+type box struct {
+	id        cay.ID
+	handle    driver.Handle
+	shape     driver.Shape
+	memoryMB  int64 // promised
+	inherited bool  // from an earlier node
+	since     time.Time
+
+	settled chan struct{} // closed when the create has an outcome
+	abort   context.CancelCauseFunc
+
+	moving sync.Mutex // one freeze, thaw or destroy at a time; before mu and Worker.mu
+
+	usage usage
+
+	mu         sync.Mutex
+	state      state
+	attempt    int64
+	prepared   *prepared
+	err        error // of the create, once settled
+	bootMS     int64
+	warm       bool
+	ended      *ending
+	reclaiming bool
+	reported   int64 // last activity that watchers were told of, Unix ms
+	reportedFg bool
+	gone       bool // destroyed, and proven so
+}
+
+// ending is why a sandbox is no more.
+type ending struct {
+	reason  cay.StatusReason
+	detail  string
+	oom     bool // its processes ended with it for memory
+	destroy bool // what is left of it runs still
+	at      time.Time
+}
+
+func (b *box) speaker() *prepared {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.prepared
+}
+
+// prepared is a sandbox that runs and whose agent is spoken with.
+type prepared struct {
+	handle  driver.Handle
+	session *router.Session
+	spool   *spool.Spool
+
+	mu    sync.Mutex
+	owner *box // nil while it belongs to nobody
+	lost  bool
+}
+
+func (p *prepared) close() {
+	p.session.Close()
+	p.spool.Close()
+}
+
+// speak opens spool and session of a sandbox that runs.
+func (w *Worker) speak(h driver.Handle, isFrozen bool, owner *box) (*prepared, error) {
+	sp, err := spool.Open(w.spoolDir(h), w.cfg.Spool)
+	if err != nil {
+		return nil, err
+	}
+	p := &prepared{handle: h, spool: sp, owner: owner}
+	p.session = router.New(router.Config{
+		Dial: func(ctx context.Context, purpose driver.Purpose) (conn, error) {
+			return w.cfg.Driver.Dial(ctx, h, purpose)
+		},
+		Spool: sp, Log: w.log.With("handle", string(h)), Frozen: isFrozen, Timing: w.cfg.Router,
+		GiveUp: func(why string) { w.lose(p, why) },
+	})
+	return p, nil
+}
+
+// lose ends a sandbox whose agent cannot be trusted to go on.
+func (w *Worker) lose(p *prepared, why string) {
+	p.mu.Lock()
+	p.lost = true
+	owner := p.owner
+	p.mu.Unlock()
+	w.background(func() {
+		if owner == nil {
+			w.pool.Drop(func(q *prepared) bool { return q == p })
+		} else {
+			w.end(owner, ending{reason: cay.ReasonWorkerLost, detail: "the sandbox was ended because " + why, destroy: true})
+		}
+	})
+}
+
+// prepare boots a sandbox and waits for its agent. On error nothing is left. owner is nil for the pool.
+func (w *Worker) prepare(ctx context.Context, h driver.Handle, shape driver.Shape, owner *box) (*prepared, error) {
+	ctx, cancel := context.WithTimeout(ctx, w.timing.Boot)
+	defer cancel()
+	if err := w.cfg.Driver.Prepare(ctx, h, shape); err != nil {
+		return nil, err
+	}
+	p, err := w.speak(h, false, owner)
+	if err == nil {
+		if owner != nil { // from here on its end is noticed
+			owner.mu.Lock()
+			owner.prepared = p
+			owner.mu.Unlock()
+		}
+		if err = p.session.Connected(ctx); err != nil && context.Cause(ctx) != nil {
+			err = errors.Join(err, context.Cause(ctx))
+		}
+	}
+	if err == nil {
+		return p, nil
+	}
+	if p != nil {
+		p.session.Close()
+		p.spool.Remove()
+	}
+	w.destroyHandle(h)
+	return nil, err
+}
+
+// discard destroys a sandbox that belongs to nobody.
+func (w *Worker) discard(_ context.Context, p *prepared) {
+	p.session.Close()
+	p.spool.Remove()
+	w.destroyHandle(p.handle)
+}
+
+// destroyHandle destroys what no box stands for, trying again until it is gone or the Worker closes; a later node finds the rest.
+func (w *Worker) destroyHandle(h driver.Handle) {
+	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
+		ctx, cancel := context.WithTimeout(context.Background(), w.timing.Destroy)
+		err := w.cfg.Driver.Destroy(ctx, h)
+		cancel()
+		if err == nil {
+			return
+		}
+		w.log.Error("sandbox not destroyed", "handle", string(h), "error", err)
+		if !w.rest(pause) {
+			return
+		}
+	}
+}
+
+// rest waits for d; false: the Worker closes.
+func (w *Worker) rest(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-w.ctx().Done():
+		return false
+	}
+}
+
+// find returns a sandbox by id; unknown is cay.NotFound.
+func (w *Worker) find(id string) (*box, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if b, ok := w.boxes[cay.ID(id)]; ok {
+		return b, nil
+	}
+	return nil, cay.Errorf(cay.NotFound, "there is no such sandbox on this worker")
+}
+
+// use returns the session of a sandbox that can be used now.
+func (w *Worker) use(id string) (*router.Session, error) {
+	b, err := w.find(id)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch b.state {
+	case booting:
+		return nil, cay.Errorf(cay.NotReady, "the sandbox is still booting").After(time.Second)
+	case frozen:
+		return nil, cay.Errorf(cay.SandboxPaused, "the sandbox is paused")
+	case dying:
+		return nil, cay.Errorf(cay.Gone, "the sandbox has ended")
+	}
+	return b.prepared.session, nil
+}
+
+// readable is use for reading what is kept: also of a sandbox that is frozen, or that ended and is not destroyed yet.
+func (w *Worker) readable(id string) (*router.Session, error) {
+	b, err := w.find(id)
+	if err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.prepared == nil || b.state == booting {
+		return nil, cay.Errorf(cay.NotReady, "the sandbox is still booting").After(time.Second)
+	}
+	return b.prepared.session, nil
+}
+
+// fences remembers the attempts of sandboxes that are gone, so that a create that was overtaken does not bring one back. It forgets
+// the oldest beyond maxFences.
+type fences struct {
+	attempt map[cay.ID]int64
+	order   []cay.ID
+}
+
+const maxFences = 10_000
+
+func (f *fences) note(id cay.ID, attempt int64) {
+	if f.attempt == nil {
+		f.attempt = map[cay.ID]int64{}
+	}
+	if _, ok := f.attempt[id]; !ok {
+		f.order = append(f.order, id)
+	}
+	f.attempt[id] = max(f.attempt[id], attempt)
+	for len(f.order) > maxFences {
+		delete(f.attempt, f.order[0])
+		f.order = f.order[1:]
+	}
+}
+
+func errFenced(attempt, seen int64) error {
+	return cay.Errorf(cay.PreconditionFailed, "attempt %d was overtaken by attempt %d", attempt, seen)
+}

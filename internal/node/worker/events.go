@@ -1,0 +1,197 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/driver"
+	"github.com/cayhq/cay/internal/node/router"
+	"github.com/cayhq/cay/internal/wire/nodev1"
+)
+
+// noticed handles what the driver saw. It must not block.
+func (w *Worker) noticed(e driver.Event) {
+	w.mu.Lock()
+	b := w.handles[e.Handle]
+	w.mu.Unlock()
+	if b == nil {
+		if e.Type == driver.EventExited {
+			w.pool.Drop(func(p *prepared) bool { return p.handle == e.Handle })
+		}
+		return
+	}
+	switch e.Type {
+	case driver.EventExited:
+		end := ending{reason: cay.ReasonWorkerLost, detail: "the sandbox's kernel ended"}
+		if e.OOM {
+			end = ending{reason: cay.ReasonOOM, detail: "the sandbox used more memory than it may, and was ended as a whole", oom: true}
+		}
+		w.background(func() { w.end(b, end) })
+	case driver.EventMemory:
+		b.mu.Lock()
+		busy := b.reclaiming || b.state != running
+		b.reclaiming = true
+		b.mu.Unlock()
+		if !busy {
+			w.background(func() { w.reclaim(b, e) })
+		}
+	}
+}
+
+// reclaim has the agent kill for memory, and ends the sandbox when that does not bring it below its promise soon.
+func (w *Worker) reclaim(b *box, e driver.Event) {
+	defer func() {
+		b.mu.Lock()
+		b.reclaiming = false
+		b.mu.Unlock()
+	}()
+	p := b.speaker()
+	promise := e.Promise
+	if promise <= 0 {
+		promise = b.memoryMB << 20
+	}
+	ctx, cancel := context.WithTimeout(w.ctx(), 4*w.timing.Reclaim)
+	victims, err := p.session.Reclaim(ctx, promise)
+	cancel()
+	if err != nil {
+		w.log.Warn("no memory reclaimed", "sandbox", b.id, "error", err)
+	}
+	for _, v := range victims {
+		w.events.publish(oomEvent(b, v))
+	}
+	if !w.rest(w.timing.Reclaim) {
+		return
+	}
+	st, ok := w.cfg.Driver.(driver.Statser)
+	if !ok {
+		return
+	}
+	ctx, cancel = context.WithTimeout(w.ctx(), 4*w.timing.Reclaim)
+	defer cancel()
+	now, err := st.Stats(ctx, b.handle)
+	if err != nil || now.MemoryBytes <= promise {
+		return
+	}
+	w.end(b, ending{
+		reason: cay.ReasonOOM, detail: "the sandbox used more memory than it may, and killing its processes did not help", oom: true, destroy: true,
+	})
+}
+
+func oomEvent(b *box, v router.Victim) *nodev1.Event {
+	return &nodev1.Event{SandboxId: string(b.id), AtUnixMs: time.Now().UnixMilli(), Event: &nodev1.Event_Oom{Oom: &nodev1.Oom{
+		Process: v.Process, Pid: v.PID, RssMb: v.RSS >> 20,
+	}}}
+}
+
+// measure samples every sandbox and tells watchers of those in use.
+func (w *Worker) measure(ctx context.Context) {
+	w.mu.Lock()
+	boxes := make([]*box, 0, len(w.boxes))
+	for _, b := range w.boxes {
+		boxes = append(boxes, b)
+	}
+	w.mu.Unlock()
+	for _, b := range boxes {
+		if !b.usable() {
+			continue
+		}
+		w.sample(ctx, b)
+		if e := b.activity(); e != nil {
+			w.events.publish(e)
+		}
+	}
+}
+
+// activity is news of a sandbox's use, or nil.
+func (b *box) activity() *nodev1.Event {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.prepared == nil || b.state != running {
+		return nil
+	}
+	foreground, last := b.prepared.session.Activity()
+	if !foreground && foreground == b.reportedFg && last.UnixMilli() == b.reported {
+		return nil
+	}
+	b.reported, b.reportedFg = last.UnixMilli(), foreground
+	return &nodev1.Event{SandboxId: string(b.id), AtUnixMs: time.Now().UnixMilli(), Event: &nodev1.Event_Activity{Activity: &nodev1.Activity{
+		Foreground: foreground, LastActiveUnixMs: last.UnixMilli(), Usage: b.usage.message(),
+	}}}
+}
+
+const (
+	maxMissed  = 1024 // events kept while nobody watches
+	maxWaiting = 4096 // events that one watcher may be behind
+)
+
+// broadcaster hands events to watchers without ever waiting for one. A watcher that falls too far behind is cut off and comes again.
+type broadcaster struct {
+	mu       sync.Mutex
+	closed   bool
+	watchers map[*watcher]struct{}
+	missed   []*nodev1.Event // kills for memory that nobody watched
+}
+
+type watcher struct {
+	events chan *nodev1.Event // closed when it was cut off
+}
+
+func newBroadcaster() *broadcaster { return &broadcaster{watchers: map[*watcher]struct{}{}} }
+
+func (b *broadcaster) publish(e *nodev1.Event) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.watchers) == 0 && e.GetOom() != nil {
+		if b.missed = append(b.missed, e); len(b.missed) > maxMissed {
+			b.missed = b.missed[1:]
+		}
+	}
+	for w := range b.watchers {
+		select {
+		case w.events <- e:
+		default:
+			if e.GetActivity() != nil {
+				continue // the next says the same or more
+			}
+			delete(b.watchers, w)
+			close(w.events)
+		}
+	}
+}
+
+// subscribe adds a watcher; what nobody has seen comes first.
+func (b *broadcaster) subscribe() (*watcher, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed {
+		return nil, false
+	}
+	w := &watcher{events: make(chan *nodev1.Event, maxWaiting)}
+	for _, e := range b.missed {
+		w.events <- e
+	}
+	b.missed = nil
+	b.watchers[w] = struct{}{}
+	return w, true
+}
+
+func (b *broadcaster) unsubscribe(w *watcher) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if _, ok := b.watchers[w]; ok {
+		delete(b.watchers, w)
+		close(w.events)
+	}
+}
+
+func (b *broadcaster) close() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	for w := range b.watchers {
+		delete(b.watchers, w)
+		close(w.events)
+	}
+}
