@@ -1,0 +1,175 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/cayhq/cay/internal/config"
+	"github.com/cayhq/cay/internal/control/api"
+	"github.com/cayhq/cay/internal/control/auth"
+	"github.com/cayhq/cay/internal/control/lifecycle"
+	"github.com/cayhq/cay/internal/control/nodes"
+	"github.com/cayhq/cay/internal/control/scheduler"
+	"github.com/cayhq/cay/internal/control/store/sqlite"
+	"github.com/cayhq/cay/internal/observe"
+)
+
+// Version of the build; set by the linker.
+var Version = "dev"
+
+// The parts fit the holes that the API leaves.
+var (
+	_ api.Sandboxes = (*lifecycle.Sandboxes)(nil)
+	_ api.Nodes     = (*nodes.Nodes)(nil)
+	_ api.Auth      = (*auth.Auth)(nil)
+)
+
+// drainTimeout is how long open requests may take once the server is told to stop.
+const drainTimeout = 10 * time.Second
+
+// Server runs the control plane until ctx ends. Started by `cay up` it takes its settings, its listener and the pipe for its readiness
+// from there; alone, it reads its own configuration and prints `ready URL` to out.
+func Server(ctx context.Context, c config.Config, fromUp bool, out, errOut io.Writer) error {
+	var listener net.Listener
+	var err error
+	if fromUp {
+		in, err := readInherited()
+		if err != nil {
+			return err
+		}
+		c = in.Config
+		ready := os.NewFile(4, "ready")
+		defer ready.Close()
+		out = ready
+		socket := os.NewFile(5, "listener")
+		listener, err = net.FileListener(socket)
+		socket.Close()
+		if err != nil {
+			return fmt.Errorf("take over the listener: %w", err)
+		}
+	} else if listener, err = net.Listen("tcp", c.Listen); err != nil {
+		return fmt.Errorf("listen on %s: %w; choose another address with CAY_LISTEN", c.Listen, err)
+	}
+	defer listener.Close()
+	log := observe.Logger(errOut, c.LogLevel, c.LogFormat).With("process", "server")
+
+	p := pathsOf(c)
+	if err := os.MkdirAll(p.server(), 0o700); err != nil {
+		return fmt.Errorf("make %s: %w", p.server(), err)
+	}
+	lock, err := lockFile(p.serverLock())
+	if err != nil {
+		return fmt.Errorf("the store is in use: %w", err)
+	}
+	defer lock.Close()
+	return serve(ctx, c, p, listener, log, func() error {
+		_, err := fmt.Fprintf(out, "ready http://%s\n", reachableAddr(listener.Addr().(*net.TCPAddr)))
+		return err
+	})
+}
+
+// serve puts the control plane together. Order: the store, who may come in, the rules, the connections to nodes, the queue, and at
+// last the listener; and the other way round to stop.
+func serve(ctx context.Context, c config.Config, p paths, listener net.Listener, log *slog.Logger, ready func() error) (err error) {
+	st, err := sqlite.Open(ctx, p.store())
+	if err != nil {
+		return fmt.Errorf("open the store: %w", err)
+	}
+	defer func() { err = errors.Join(err, st.Close()) }()
+
+	keys := auth.New(st)
+	if _, _, err := keys.EnsureBootstrap(ctx, c.BootstrapKey); err != nil {
+		return fmt.Errorf("set up the first key: %w", err)
+	}
+
+	workers := nodes.New(nodes.DefaultConfig(p.nodeSocket()), st, log)
+	life := lifecycle.New(lifeConfig(c), st, workers, log)
+	queue := scheduler.New(queueConfig(c), st, workers, life, log)
+	if err := life.Start(ctx, queue.Wake); err != nil {
+		return fmt.Errorf("read the sandboxes: %w", err)
+	}
+	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+	defer cancel()
+	defer func() { err = errors.Join(err, life.Stop(stopping)) }()
+	// adopted hears of every worker that can be asked; the first time the server is ready.
+	adopted := make(chan struct{}, 1)
+	if err := workers.Start(ctx, life, func() {
+		queue.Wake()
+		select {
+		case adopted <- struct{}{}:
+		default:
+		}
+	}); err != nil {
+		return fmt.Errorf("connect to the node: %w", err)
+	}
+	defer workers.Stop()
+	if err := queue.Start(ctx); err != nil {
+		return fmt.Errorf("start the queue: %w", err)
+	}
+	defer queue.Stop()
+
+	handler, err := api.New(api.Config{
+		Sandboxes: life, Nodes: workers, Auth: keys, Idempotency: st.Idempotency(),
+		Version: Version, AllowedOrigins: c.Origins, AllowedHosts: c.Hosts, Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler:           handler,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(listener) }()
+	select {
+	case <-adopted:
+		if err := ready(); err != nil {
+			return fmt.Errorf("say that the server is ready: %w", err)
+		}
+	case <-ctx.Done():
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	}
+	select {
+	case <-ctx.Done():
+	case err := <-failed:
+		return fmt.Errorf("serve: %w", err)
+	}
+	log.Info("stopping: open requests have a moment to end", "timeout", drainTimeout)
+	drain, cancelDrain := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancelDrain()
+	if err := errors.Join(handler.Close(drain), server.Shutdown(drain)); err != nil {
+		server.Close()
+	}
+	return nil
+}
+
+func lifeConfig(c config.Config) lifecycle.Config {
+	l := lifecycle.DefaultConfig()
+	l.MaxCPU = float64(runtime.NumCPU())
+	l.MaxTTL = seconds(c.MaxTTLSeconds)
+	l.MaxSandboxes = c.MaxSandboxesProject
+	l.DefaultCPU, l.DefaultMemoryMB, l.DefaultDiskGB, l.DefaultPids = c.DefaultCPU, c.DefaultMemoryMB, c.DefaultDiskGB, c.DefaultPids
+	l.DefaultTTL = seconds(c.DefaultTTLSeconds)
+	l.AllowUnenforcedLimits = c.AllowUnenforcedLimits
+	return l
+}
+
+func queueConfig(c config.Config) scheduler.Config {
+	q := scheduler.DefaultConfig()
+	q.Overcommit.CPU = c.CPUOvercommit
+	return q
+}
+
+func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }
