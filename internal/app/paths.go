@@ -23,17 +23,17 @@ type paths struct {
 }
 
 func pathsOf(c config.Config) paths {
-	sum := sha256.Sum256([]byte(c.DataDir))
-	instance := hex.EncodeToString(sum[:])[:12]
-	base := "/run/cay"
-	if os.Geteuid() != 0 {
-		base = os.Getenv("XDG_RUNTIME_DIR")
-		if base == "" {
-			return paths{data: c.DataDir, run: filepath.Join(c.DataDir, "run")}
-		}
-		base = filepath.Join(base, "cay")
+	p := paths{data: c.DataDir, run: c.RunDir}
+	switch xdg := os.Getenv("XDG_RUNTIME_DIR"); {
+	case p.run != "":
+	case os.Geteuid() == 0:
+		p.run = filepath.Join("/run/cay", p.instance())
+	case xdg != "":
+		p.run = filepath.Join(xdg, "cay", p.instance())
+	default:
+		p.run = filepath.Join(c.DataDir, "run")
 	}
-	return paths{data: c.DataDir, run: filepath.Join(base, instance)}
+	return p
 }
 
 // instance names what this installation owns outside of its directories: cgroups, above all.

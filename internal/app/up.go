@@ -39,7 +39,7 @@ func Up(ctx context.Context, c config.Config, out, errOut io.Writer) error {
 	}
 	defer lock.Close()
 	if uid >= 0 {
-		if err := reachable(p.store()); err != nil {
+		if err := reachable(p.server()); err != nil {
 			return err
 		}
 	}
@@ -71,7 +71,7 @@ func Up(ctx context.Context, c config.Config, out, errOut io.Writer) error {
 	defer readyR.Close()
 	defer readyW.Close()
 
-	c.BootstrapKey, c.Listen = key, listener.Addr().String()
+	c.BootstrapKey, c.Listen, c.RunDir = key, listener.Addr().String(), p.run
 	serverConf, err := json.Marshal(inherited{Config: c, ServerUID: uid, ServerGID: gid})
 	if err != nil {
 		return fmt.Errorf("encode the configuration: %w", err)

@@ -16,6 +16,7 @@ import (
 // Config is all that can be set. Each field's tags name it: `key` in the file and for --set, `env` in the environment, `help` for people.
 type Config struct {
 	DataDir      string   `key:"data_dir" env:"CAY_DATA_DIR" help:"where everything that must last is kept"`
+	RunDir       string   `key:"run_dir" env:"CAY_RUN_DIR" help:"sockets and what need not outlive a boot; empty: below /run/cay as root, else below $XDG_RUNTIME_DIR or data_dir"`
 	Listen       string   `key:"listen" env:"CAY_LISTEN" help:"address of the API, host:port; port 0 takes a free one"`
 	BootstrapKey string   `key:"bootstrap_key" env:"CAY_BOOTSTRAP_KEY" help:"the first admin key (cay_ and 64 hex digits); generated when empty" secret:"true"`
 	Origins      []string `key:"allowed_origins" env:"CAY_ALLOWED_ORIGINS" help:"browser origins that may call the API, comma-separated"`
@@ -84,6 +85,9 @@ func (c Config) Validate() error {
 	}
 	if !filepath.IsAbs(c.DataDir) {
 		bad("data_dir", "%q is not an absolute path", c.DataDir)
+	}
+	if c.RunDir != "" && !filepath.IsAbs(c.RunDir) {
+		bad("run_dir", "%q is not an absolute path", c.RunDir)
 	}
 	if host, port, err := net.SplitHostPort(c.Listen); err != nil || port == "" {
 		bad("listen", "%q is not host:port", c.Listen)
