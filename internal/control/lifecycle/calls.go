@@ -171,7 +171,7 @@ func (s *Sandboxes) Delete(ctx context.Context, project, id cay.ID) (*cay.Sandbo
 
 // Pause returns when the sandbox is PAUSED, or as it is when ctx ends. Idempotent.
 func (s *Sandboxes) Pause(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error) {
-	return s.operate(ctx, project, id, cay.Paused, cay.OpPause, func(sb *cay.Sandbox) error {
+	return s.operate(ctx, project, id, cay.Paused, cay.OpPause, 0, func(sb *cay.Sandbox) error {
 		if sb.Status == cay.Paused {
 			return errUnchanged
 		}
@@ -193,7 +193,7 @@ func (s *Sandboxes) Resume(ctx context.Context, project, id cay.ID, ttl *time.Du
 			return nil, err
 		}
 	}
-	return s.operate(ctx, project, id, cay.Ready, cay.OpResume, func(sb *cay.Sandbox) error {
+	return s.operate(ctx, project, id, cay.Ready, cay.OpResume, asked, func(sb *cay.Sandbox) error {
 		switch sb.Status {
 		case cay.Ready:
 			if asked == 0 {
@@ -217,11 +217,17 @@ func (s *Sandboxes) Resume(ctx context.Context, project, id cay.ID, ttl *time.Du
 }
 
 // operate brings the sandbox to a status by an operation that a node has to do. begin edits the row when no operation is under way:
-// it queues the operation, answers errUnchanged or edits the row when the status is reached already, or says why it cannot be.
-func (s *Sandboxes) operate(ctx context.Context, project, id cay.ID, goal cay.Status, op cay.Operation, begin func(*cay.Sandbox) error) (*cay.Sandbox, error) {
+// it queues the operation, answers errUnchanged or edits the row when the status is reached already, or says why it cannot be. ttl is
+// what a resume that joins another wants to be left after it; zero for none.
+func (s *Sandboxes) operate(ctx context.Context, project, id cay.ID, goal cay.Status, op cay.Operation, ttl time.Duration,
+	begin func(*cay.Sandbox) error) (*cay.Sandbox, error) {
 	for {
 		sb, err := s.change(ctx, project, id, func(sb *cay.Sandbox) error {
 			if sb.Status != cay.Creating && sb.Status.Active() && sb.Op != cay.OpNone {
+				if sb.Op == op && ttl > 0 {
+					sb.TTLLeft = ttl
+					return nil
+				}
 				return errUnchanged // join it, or wait for the opposite to finish
 			}
 			if err := begin(sb); err != nil {

@@ -11,10 +11,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/control/lifecycle"
 	"github.com/cayhq/cay/internal/control/store/sqlite"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var (
 	project = cay.NewID(cay.PrefixProject)
@@ -447,4 +451,25 @@ func expired(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+func TestAResumeThatJoinsAnotherStillGetsItsTTL(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, lifecycle.DefaultConfig(), worker)
+		id := w.ready(cay.CreateSandbox{}).ID
+		go func() { _, _ = w.Pause(context.Background(), project, id) }()
+		synctest.Wait()
+		w.frozen()
+		done := make(chan *cay.Sandbox, 2)
+		for _, ttl := range []*time.Duration{nil, ptr(5 * time.Minute)} {
+			go func() { sb, _ := w.Resume(context.Background(), project, id, ttl); done <- sb }()
+			synctest.Wait()
+		}
+		w.thawed()
+		for range 2 {
+			if sb := <-done; sb == nil || sb.Status != cay.Ready || time.Until(sb.ExpiresAt) != 5*time.Minute {
+				t.Errorf("resumed: %+v", sb)
+			}
+		}
+	})
 }

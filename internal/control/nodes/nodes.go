@@ -70,7 +70,10 @@ type node struct {
 	bulk       []nodev1connect.NodeServiceClient
 	next       atomic.Uint32 // spreads callers over bulk
 	transports []*http.Transport
-	adopted    string // the boot that was adopted last; of the goroutine that keeps the connection
+
+	// Of the goroutine that keeps the connection:
+	adopted string          // the boot that was adopted last
+	missing map[cay.ID]bool // sandboxes that the last look did not find
 }
 
 func newNode(socket string) *node {

@@ -172,7 +172,8 @@ func (n *Nodes) adopt(ctx context.Context, to *node, w cay.Worker, boot string) 
 }
 
 // compare ends the sandboxes that the node should have and does not: the news of their end was lost, or came before the store knew
-// them to be there. The rows are read first, so that one that becomes READY meanwhile is not missed in an older list.
+// them to be there. The rows are read first, so that one that becomes READY meanwhile is not missed in an older list; and one is lost
+// only when it is missing twice in a row, so that the node's own word on why it ended comes first.
 func (n *Nodes) compare(ctx context.Context, to *node, worker cay.ID) error {
 	rows := n.life.On(worker)
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
@@ -185,13 +186,20 @@ func (n *Nodes) compare(ctx context.Context, to *node, worker cay.ID) error {
 	for _, state := range answer.Msg.Sandboxes {
 		there[state.SandboxId] = true
 	}
+	missing := map[cay.ID]bool{}
 	for _, sb := range rows {
-		if !there[string(sb.ID)] {
-			if err := n.lost(ctx, worker, sb.ID); err != nil {
-				return err
-			}
+		if there[string(sb.ID)] {
+			continue
+		}
+		if !to.missing[sb.ID] {
+			missing[sb.ID] = true
+			continue
+		}
+		if err := n.lost(ctx, worker, sb.ID); err != nil {
+			return err
 		}
 	}
+	to.missing = missing
 	return nil
 }
 

@@ -9,9 +9,6 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// MaxPage bounds the items of one page.
-const MaxPage = 200
-
 // Cursor is a place in a list that is ordered by time of creation and id: the last item of the page before.
 type Cursor struct {
 	At time.Time
