@@ -56,6 +56,7 @@ type SessionIO struct {
 type Session struct {
 	c       *Client
 	sandbox string
+	route   string // exec or terminal: leaving means something else on each
 	io      SessionIO
 	tty     bool
 	cancel  context.CancelCauseFunc
@@ -92,10 +93,10 @@ func (c *Client) Session(ctx context.Context, sandbox string, r SessionRequest) 
 		members["tty"] = true
 		members["cols"], members["rows"] = max(r.Cols, 1), max(r.Rows, 1)
 	}
-	s := c.newSession(sandbox, r.SessionIO)
+	s := c.newSession(sandbox, "exec", r.SessionIO)
 	s.tty, s.cols, s.rows = r.TTY, r.Cols, r.Rows
 	return s.begin(ctx, func(ctx context.Context) (*link, error) {
-		return s.dial(ctx, []string{"exec"}, nil, members)
+		return s.dial(ctx, nil, members)
 	})
 }
 
@@ -114,28 +115,28 @@ func (c *Client) Terminal(ctx context.Context, sandbox string, r TerminalRequest
 			query.Set(name, value)
 		}
 	}
-	s := c.newSession(sandbox, r.SessionIO)
+	s := c.newSession(sandbox, "terminal", r.SessionIO)
 	s.tty, s.cols, s.rows = true, r.Cols, r.Rows
 	return s.begin(ctx, func(ctx context.Context) (*link, error) {
-		return s.dial(ctx, []string{"terminal"}, query, nil)
+		return s.dial(ctx, query, nil)
 	})
 }
 
 // Attach joins a process that runs, or ended not long ago, from offset on.
 func (c *Client) Attach(ctx context.Context, sandbox, process string, offset int64, o SessionIO) (*Session, error) {
-	s := c.newSession(sandbox, o)
+	s := c.newSession(sandbox, "exec", o)
 	s.process, s.offset = process, offset
 	return s.begin(ctx, s.attach)
 }
 
-func (c *Client) newSession(sandbox string, o SessionIO) *Session {
+func (c *Client) newSession(sandbox, route string, o SessionIO) *Session {
 	if o.Stdout == nil {
 		o.Stdout = io.Discard
 	}
 	if o.Stderr == nil {
 		o.Stderr = io.Discard
 	}
-	return &Session{c: c, sandbox: sandbox, io: o, done: make(chan struct{}), connected: make(chan struct{})}
+	return &Session{c: c, sandbox: sandbox, route: route, io: o, done: make(chan struct{}), connected: make(chan struct{})}
 }
 
 // begin makes the first connection, trying again while that is safe, and starts run.
@@ -340,16 +341,16 @@ func (l *link) end() {
 
 func (s *Session) attach(ctx context.Context) (*link, error) {
 	query := url.Values{"process_id": {s.ProcessID()}, "offset": {strconv.FormatInt(s.offset, 10)}}
-	return s.dial(ctx, []string{"exec"}, query, nil)
+	return s.dial(ctx, query, nil)
 }
 
 // dial connects, sends start if there is one, and reads up to the server's started.
-func (s *Session) dial(ctx context.Context, path []string, query url.Values, start map[string]any) (_ *link, err error) {
+func (s *Session) dial(ctx context.Context, query url.Values, start map[string]any) (_ *link, err error) {
 	c := s.c
 	l := new(link)
 	header := http.Header{}
 	c.authorize(header)
-	target := c.endpoint(query, sandboxPath(s.sandbox, path...)...)
+	target := c.endpoint(query, sandboxPath(s.sandbox, s.route)...)
 	handshake, cancel := context.WithTimeout(ctx, handshakeTimeout)
 	defer cancel() // it bounds the handshake alone
 	conn, res, err := websocket.Dial(handshake, target, &websocket.DialOptions{
@@ -365,7 +366,7 @@ func (s *Session) dial(ctx context.Context, path []string, query url.Values, sta
 			}
 			return nil, problemOf(res.StatusCode, res.Header, body)
 		}
-		return nil, fmt.Errorf("connect to %s: %w", c.endpoint(nil, sandboxPath(s.sandbox, path...)...), err)
+		return nil, fmt.Errorf("connect to %s: %w", c.endpoint(nil, sandboxPath(s.sandbox, s.route)...), err)
 	}
 	l.conn, l.watch = conn, newWatchdog(c.silence, func() { conn.CloseNow() })
 	defer func() {

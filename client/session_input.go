@@ -140,27 +140,10 @@ func resizeMessage(cols, rows int) map[string]any {
 	return map[string]any{"type": "resize", "cols": cols, "rows": rows}
 }
 
-// Signal sends a signal, named without SIG, to the process or to its whole tree.
+// Signal sends a signal, named without SIG, to the process or to its whole tree. It goes by a request of its own, which is
+// answered: the session's connection may be held up by input that nobody reads, or broken without having been noticed.
 func (s *Session) Signal(ctx context.Context, signal string, tree bool) error {
-	if conn := s.idle(); conn != nil {
-		err := writeJSON(ctx, conn, map[string]any{"type": "signal", "signal": signal, "tree": tree})
-		if err == nil {
-			return nil
-		}
-		s.unpublishIf(conn)
-	}
 	return s.c.Signal(ctx, s.sandbox, s.ProcessID(), signal, tree)
-}
-
-// idle is the connection if nothing is being written to it: a process that does not read its input holds up what is behind it.
-func (s *Session) idle() *websocket.Conn {
-	if !s.stdinMu.TryLock() {
-		return nil
-	}
-	defer s.stdinMu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.conn
 }
 
 // live waits for a connection that takes input.
