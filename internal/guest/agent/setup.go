@@ -24,6 +24,10 @@ var rootCapabilities = []int{
 // Harden makes this process hard to reach and to imitate for the processes that it will start. Call it first in main.
 func Harden() error {
 	unix.Umask(0o022)
+	// What this process was started with is nobody else's. Everything opened later is close-on-exec anyway.
+	if err := unix.CloseRange(3, 1<<31-1, unix.CLOSE_RANGE_CLOEXEC); err != nil && err != unix.ENOSYS {
+		return fmt.Errorf("keep descriptors: %w", err)
+	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		return fmt.Errorf("make undumpable: %w", err)
 	}

@@ -56,6 +56,7 @@ func (b *backlog) take(stream wire.FrameType, block *[wire.MaxDataRun]byte, n in
 			b.held -= s.cost()
 			s.data = append(s.data, data...)
 			b.held += s.cost()
+			b.unsent = min(b.unsent, last) // it may have been sent entirely before it grew
 			return false
 		}
 	}

@@ -130,6 +130,13 @@ func (s *stdin) close(p *process) {
 	p.table.touch(p)
 }
 
+// rewind says again how much was taken: what was told last may not have arrived.
+func (s *stdin) rewind() {
+	if s.given > 0 {
+		s.acked = -1
+	}
+}
+
 func (s *stdin) appendAck(b []byte, id string) []byte {
 	if s.given == s.acked {
 		return b

@@ -181,6 +181,7 @@ func (t *Table) Rewind() {
 		p.mu.Lock()
 		p.out.rewind()
 		p.exitSent = false
+		p.stdin.rewind()
 		t.touch(p)
 		p.mu.Unlock()
 	}
