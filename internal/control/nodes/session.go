@@ -35,10 +35,11 @@ func (n *Nodes) keep(ctx context.Context, to *node) {
 		if ctx.Err() != nil {
 			return
 		}
-		if time.Since(began) > maxRedial {
+		lost := time.Since(began) > maxRedial // it had been one
+		if lost {
 			wait, failures = minRedial, 0
 		}
-		if failures%quietRedials == 0 {
+		if lost || failures > 0 && failures%quietRedials == 0 {
 			n.log.Warn("no session with the node; dialling again", "socket", to.socket, "error", err)
 		}
 		failures++
