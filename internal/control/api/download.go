@@ -19,7 +19,7 @@ import (
 )
 
 type readFileInput struct {
-	filePath
+	FilePath
 	Range       string `header:"Range" doc:"bytes=FROM-TO, bytes=FROM- or bytes=-LAST; several ranges are answered by the whole"`
 	IfRange     string `header:"If-Range" doc:"The ETag that Range is about; otherwise the whole is answered"`
 	IfMatch     string `header:"If-Match"`
@@ -28,7 +28,7 @@ type readFileInput struct {
 
 // readFile downloads a file, or a range of it.
 func (a *API) readFile(w http.ResponseWriter, r *http.Request, in *readFileInput) error {
-	p, err := a.place(r.Context(), in.filePath)
+	p, err := a.place(r.Context(), in.FilePath)
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (p place) openFile(ctx context.Context, from, length int64) (*connect.Serve
 
 // headFile answers what readFile would, without the file.
 func (a *API) headFile(w http.ResponseWriter, r *http.Request, in *readFileInput) error {
-	p, err := a.place(r.Context(), in.filePath)
+	p, err := a.place(r.Context(), in.FilePath)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ const eventStream = "text/event-stream"
 var errClientGone = errors.New("the client has gone away")
 
 // enter lets a call use a sandbox: it counts as activity, and resumes one that may be.
-func (a *API) enter(ctx context.Context, p sandboxPath) (*cay.Sandbox, nodev1connect.NodeServiceClient, error) {
+func (a *API) enter(ctx context.Context, p SandboxPath) (*cay.Sandbox, nodev1connect.NodeServiceClient, error) {
 	id, err := p.id()
 	if err != nil {
 		return nil, nil, err
@@ -51,8 +51,8 @@ func (a *API) attended(r *http.Request) (context.Context, func()) {
 }
 
 type execInput struct {
-	idempotent
-	sandboxPath
+	Idempotent
+	SandboxPath
 	Payload payload[execRequest]
 }
 
@@ -67,7 +67,7 @@ func (a *API) exec(w http.ResponseWriter, r *http.Request, in *execInput) error 
 		return err
 	}
 	defer leave()
-	sb, node, err := a.enter(r.Context(), in.sandboxPath)
+	sb, node, err := a.enter(r.Context(), in.SandboxPath)
 	if err != nil {
 		return err
 	}

@@ -32,18 +32,18 @@ const (
 )
 
 type execWebSocketInput struct {
-	sandboxPath
+	SandboxPath
 	ProcessID string `query:"process_id" doc:"Attach to this process instead of starting one"`
 	Offset    string `query:"offset" doc:"Attach from here on; payload and gap bytes add up to it"`
 }
 
 // execWebSocket starts a process by the client's first message, or attaches.
 func (a *API) execWebSocket(w http.ResponseWriter, r *http.Request, in *execWebSocketInput) error {
-	return a.webSocket(w, r, in.sandboxPath, func(c *conversation) error { return c.attachOr(in.ProcessID, in.Offset, c.startByMessage) })
+	return a.webSocket(w, r, in.SandboxPath, func(c *conversation) error { return c.attachOr(in.ProcessID, in.Offset, c.startByMessage) })
 }
 
 type terminalInput struct {
-	sandboxPath
+	SandboxPath
 	Cols      uint16 `query:"cols" default:"80" minimum:"1"`
 	Rows      uint16 `query:"rows" default:"24" minimum:"1"`
 	User      string `query:"user"`
@@ -59,7 +59,7 @@ func (a *API) terminal(w http.ResponseWriter, r *http.Request, in *terminalInput
 			return err
 		}
 	}
-	return a.webSocket(w, r, in.sandboxPath, func(c *conversation) error {
+	return a.webSocket(w, r, in.SandboxPath, func(c *conversation) error {
 		c.terminal = true
 		return c.attachOr(in.ProcessID, in.Offset, func() error {
 			c.first = c.startMessage(&nodev1.StartProcess{HangupOnDisconnect: true, Spec: &nodev1.ProcessSpec{
@@ -92,7 +92,7 @@ type conversation struct {
 }
 
 // webSocket accepts the upgrade and carries one conversation. prepare chooses the first message to the node.
-func (a *API) webSocket(w http.ResponseWriter, r *http.Request, box sandboxPath, prepare func(*conversation) error) error {
+func (a *API) webSocket(w http.ResponseWriter, r *http.Request, box SandboxPath, prepare func(*conversation) error) error {
 	if !isUpgrade(r) {
 		w.Header().Set("Upgrade", "websocket")
 		return cay.Errorf(cay.InvalidRequest, "this is a WebSocket: upgrade, with the subprotocol %s", streams.Subprotocol).On("Upgrade")

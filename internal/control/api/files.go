@@ -100,22 +100,22 @@ func guestPath(field, p string) (string, error) {
 	return cay.WirePath(p), nil
 }
 
-// fileUser is whose access and ownership count.
-type fileUser struct {
+// FileUser is whose access and ownership count.
+type FileUser struct {
 	User string `query:"user" doc:"Whose access and ownership count; default the sandbox's user"`
 }
 
-func (u fileUser) user() (string, error) {
+func (u FileUser) user() (string, error) {
 	if !utf8.ValidString(u.User) || strings.IndexByte(u.User, 0) >= 0 {
 		return "", cay.Errorf(cay.InvalidRequest, "`user` must be a name or uid[:gid]").On("user")
 	}
 	return u.User, nil
 }
 
-// filePath is the file of a request.
-type filePath struct {
-	sandboxPath
-	fileUser
+// FilePath is the file of a request.
+type FilePath struct {
+	SandboxPath
+	FileUser
 	Path string `query:"path" required:"true" doc:"Absolute; bytes that are not UTF-8 are percent-encoded like any other"`
 }
 
@@ -127,7 +127,7 @@ type place struct {
 	user    string
 }
 
-func (a *API) place(ctx context.Context, in filePath) (place, error) {
+func (a *API) place(ctx context.Context, in FilePath) (place, error) {
 	p, err := guestPath("path", in.Path)
 	if err != nil {
 		return place{}, err
@@ -136,7 +136,7 @@ func (a *API) place(ctx context.Context, in filePath) (place, error) {
 	if err != nil {
 		return place{}, err
 	}
-	sb, node, err := a.enter(ctx, in.sandboxPath)
+	sb, node, err := a.enter(ctx, in.SandboxPath)
 	if err != nil {
 		return place{}, err
 	}
@@ -152,7 +152,7 @@ func (p place) stat(ctx context.Context, follow bool) (*nodev1.FileInfo, error) 
 }
 
 type writeFileInput struct {
-	filePath
+	FilePath
 	Mode        string `query:"mode" doc:"Octal; default: that of the file it replaces, else 0644" example:"0755"`
 	IfMatch     string `header:"If-Match" doc:"Only over this version of the file"`
 	IfNoneMatch string `header:"If-None-Match" enum:"*" doc:"Only if nothing is there"`
@@ -174,7 +174,7 @@ func (a *API) writeFile(w http.ResponseWriter, r *http.Request, in *writeFileInp
 	if !utf8.ValidString(in.IfMatch) {
 		return cay.Errorf(cay.InvalidRequest, "`If-Match` must be an ETag").On("If-Match")
 	}
-	p, err := a.place(r.Context(), in.filePath)
+	p, err := a.place(r.Context(), in.FilePath)
 	if err != nil {
 		return err
 	}
@@ -236,12 +236,12 @@ func fill(r io.Reader, buf []byte) (n int, err error) {
 }
 
 type deleteFileInput struct {
-	filePath
+	FilePath
 	Recursive bool `query:"recursive" doc:"A directory with all that is in it"`
 }
 
 func (a *API) deleteFile(ctx context.Context, in *deleteFileInput) (*noContent, error) {
-	p, err := a.place(ctx, in.filePath)
+	p, err := a.place(ctx, in.FilePath)
 	if err != nil {
 		return nil, err
 	}
@@ -255,7 +255,7 @@ func (a *API) deleteFile(ctx context.Context, in *deleteFileInput) (*noContent, 
 }
 
 type listFilesInput struct {
-	filePath
+	FilePath
 	Depth  uint32 `query:"depth" default:"1" minimum:"1" maximum:"64" doc:"1: the directory's own entries"`
 	Limit  uint32 `query:"limit" default:"200" minimum:"1" maximum:"200"`
 	Cursor string `query:"cursor" doc:"next_cursor of the page before"`
@@ -269,7 +269,7 @@ func (a *API) listFiles(ctx context.Context, in *listFilesInput) (*listFilesOutp
 	if err := checkCursor(in.Cursor); err != nil {
 		return nil, err
 	}
-	p, err := a.place(ctx, in.filePath)
+	p, err := a.place(ctx, in.FilePath)
 	if err != nil {
 		return nil, err
 	}
@@ -292,12 +292,12 @@ type fileOutput struct {
 }
 
 type statFileInput struct {
-	filePath
+	FilePath
 	Follow bool `query:"follow" doc:"What a symlink points to, rather than the symlink"`
 }
 
 func (a *API) statFile(ctx context.Context, in *statFileInput) (*fileOutput, error) {
-	p, err := a.place(ctx, in.filePath)
+	p, err := a.place(ctx, in.FilePath)
 	if err != nil {
 		return nil, err
 	}
@@ -318,9 +318,9 @@ type mkdirRequest struct {
 const defaultDirMode = 0o755
 
 type mkdirInput struct {
-	idempotent
-	sandboxPath
-	fileUser
+	Idempotent
+	SandboxPath
+	FileUser
 	Payload payload[mkdirRequest]
 }
 
@@ -333,7 +333,7 @@ func (a *API) makeDirectory(ctx context.Context, in *mkdirInput) (*fileOutput, e
 			return nil, err
 		}
 	}
-	p, err := a.bodyPlace(ctx, in.sandboxPath, in.fileUser, "path", body.Path, body.User)
+	p, err := a.bodyPlace(ctx, in.SandboxPath, in.FileUser, "path", body.Path, body.User)
 	if err != nil {
 		return nil, err
 	}
@@ -352,9 +352,9 @@ type moveRequest struct {
 }
 
 type moveInput struct {
-	idempotent
-	sandboxPath
-	fileUser
+	Idempotent
+	SandboxPath
+	FileUser
 	Payload payload[moveRequest]
 }
 
@@ -364,7 +364,7 @@ func (a *API) moveFile(ctx context.Context, in *moveInput) (*fileOutput, error) 
 	if err != nil {
 		return nil, err
 	}
-	p, err := a.bodyPlace(ctx, in.sandboxPath, in.fileUser, "to", body.To, body.User)
+	p, err := a.bodyPlace(ctx, in.SandboxPath, in.FileUser, "to", body.To, body.User)
 	if err != nil {
 		return nil, err
 	}
@@ -376,7 +376,7 @@ func (a *API) moveFile(ctx context.Context, in *moveInput) (*fileOutput, error) 
 }
 
 // bodyPlace is the place of a request that names its path, and may name its user, in the body.
-func (a *API) bodyPlace(ctx context.Context, box sandboxPath, query fileUser, field, name, user string) (place, error) {
+func (a *API) bodyPlace(ctx context.Context, box SandboxPath, query FileUser, field, name, user string) (place, error) {
 	if _, err := guestPath(field, name); err != nil {
 		return place{}, err
 	}
@@ -386,7 +386,7 @@ func (a *API) bodyPlace(ctx context.Context, box sandboxPath, query fileUser, fi
 	if user != "" {
 		query.User = user
 	}
-	return a.place(ctx, filePath{sandboxPath: box, fileUser: query, Path: name})
+	return a.place(ctx, FilePath{SandboxPath: box, FileUser: query, Path: name})
 }
 
 // changeOnce makes one change to a file, once for each idempotency key; a repeated request is answered by the file as it is now.

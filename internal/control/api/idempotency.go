@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/control/api/problem"
 )
 
-// idempotent is the header of any POST that may be repeated.
-type idempotent struct {
+// Idempotent is the header of any POST that may be repeated.
+type Idempotent struct {
 	IdempotencyKey string `header:"Idempotency-Key" maxLength:"255" doc:"Makes a repeated request answer as the first; good for 24 h"`
 }
 

@@ -4,6 +4,8 @@ import "testing"
 
 func TestTheDocumentIsBuilt(t *testing.T) {
 	b, err := OpenAPI()
-	if err != nil { t.Fatal(err) }
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Logf("%s", b)
 }

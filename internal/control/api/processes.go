@@ -60,7 +60,7 @@ func unixMilli(ms int64) moment {
 }
 
 type listProcessesInput struct {
-	sandboxPath
+	SandboxPath
 	All bool `query:"all" doc:"Every process of the sandbox, not only those that clients started"`
 }
 
@@ -69,7 +69,7 @@ type listProcessesOutput struct {
 }
 
 func (a *API) listProcesses(ctx context.Context, in *listProcessesInput) (*listProcessesOutput, error) {
-	sb, node, err := a.enter(ctx, in.sandboxPath)
+	sb, node, err := a.enter(ctx, in.SandboxPath)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func processesOf(ctx context.Context, node nodev1connect.NodeServiceClient, sand
 	return res.Msg.GetProcesses(), nil
 }
 
-type processPath struct {
+type ProcessPath struct {
 	Process string `path:"process" doc:"prc_…, a pid, or the name of a running process"`
 }
 
@@ -128,8 +128,8 @@ func (a *API) resolveProcess(ctx context.Context, node nodev1connect.NodeService
 }
 
 type getProcessInput struct {
-	sandboxPath
-	processPath
+	SandboxPath
+	ProcessPath
 }
 
 type processOutput struct {
@@ -137,7 +137,7 @@ type processOutput struct {
 }
 
 func (a *API) getProcess(ctx context.Context, in *getProcessInput) (*processOutput, error) {
-	sb, node, err := a.enter(ctx, in.sandboxPath)
+	sb, node, err := a.enter(ctx, in.SandboxPath)
 	if err != nil {
 		return nil, err
 	}
@@ -159,9 +159,9 @@ func (b *signalRequest) validate() (err error) {
 }
 
 type signalInput struct {
-	idempotent
-	sandboxPath
-	processPath
+	Idempotent
+	SandboxPath
+	ProcessPath
 	Payload payload[signalRequest]
 }
 
@@ -170,7 +170,7 @@ type noContent struct {
 }
 
 func (a *API) signalProcess(ctx context.Context, in *signalInput) (*noContent, error) {
-	sb, node, err := a.enter(ctx, in.sandboxPath)
+	sb, node, err := a.enter(ctx, in.SandboxPath)
 	if err != nil {
 		return nil, err
 	}
@@ -201,8 +201,8 @@ func (a *API) signalProcess(ctx context.Context, in *signalInput) (*noContent, e
 }
 
 type streamProcessInput struct {
-	sandboxPath
-	processPath
+	SandboxPath
+	ProcessPath
 	Offset      string `query:"offset" doc:"From here on, counting stdout and stderr together; default 0"`
 	LastEventID string `header:"Last-Event-ID" doc:"The id of the last event that came; goes before offset"`
 	Encoding    string `query:"encoding" enum:"utf8,base64" doc:"Default utf8; of no meaning for a WebSocket"`
@@ -211,7 +211,7 @@ type streamProcessInput struct {
 // streamProcess attaches to a process: server-sent events, or a WebSocket that only reads.
 func (a *API) streamProcess(w http.ResponseWriter, r *http.Request, in *streamProcessInput) error {
 	if isUpgrade(r) {
-		return a.webSocket(w, r, in.sandboxPath, func(c *conversation) error {
+		return a.webSocket(w, r, in.SandboxPath, func(c *conversation) error {
 			c.readOnly = true
 			return c.attachOr(in.Process, in.Offset, nil)
 		})
@@ -232,7 +232,7 @@ func (a *API) streamProcess(w http.ResponseWriter, r *http.Request, in *streamPr
 		return err
 	}
 	defer leave()
-	sb, node, err := a.enter(r.Context(), in.sandboxPath)
+	sb, node, err := a.enter(r.Context(), in.SandboxPath)
 	if err != nil {
 		return err
 	}

@@ -29,7 +29,7 @@ func answerSandbox(status int, sb *cay.Sandbox) *sandboxOutput {
 }
 
 type createSandboxInput struct {
-	idempotent
+	Idempotent
 	WaitSeconds float64 `query:"wait_seconds" default:"60" doc:"How long to wait for READY, 0 to 300"`
 	Wait        string  `query:"wait" enum:"true,false" doc:"false: the same as wait_seconds=0"`
 	Payload     payload[sandboxRequest]
@@ -144,7 +144,7 @@ func (a *API) whenClosing(f func()) (stop func()) {
 }
 
 type getSandboxInput struct {
-	sandboxPath
+	SandboxPath
 	WaitFor     string  `query:"wait_for" doc:"Answer once the status is one of these, comma-joined, or the sandbox has ended" example:"READY"`
 	WaitSeconds float64 `query:"wait_seconds" default:"60" doc:"How long to wait_for, 0 to 300"`
 }
@@ -268,7 +268,7 @@ func (b *sandboxUpdate) validate() error {
 }
 
 type updateSandboxInput struct {
-	sandboxPath
+	SandboxPath
 	Payload payload[sandboxUpdate]
 }
 
@@ -300,7 +300,7 @@ type deleteSandboxOutput struct {
 	Body   *sandbox
 }
 
-func (a *API) deleteSandbox(ctx context.Context, in *sandboxPath) (*deleteSandboxOutput, error) {
+func (a *API) deleteSandbox(ctx context.Context, in *SandboxPath) (*deleteSandboxOutput, error) {
 	id, err := in.id()
 	if err != nil {
 		return nil, err
@@ -322,13 +322,13 @@ func (a *API) deleteSandbox(ctx context.Context, in *sandboxPath) (*deleteSandbo
 	return &deleteSandboxOutput{Status: http.StatusAccepted, Body: &body}, nil
 }
 
-type sandboxAction struct {
-	idempotent
-	sandboxPath
+type SandboxAction struct {
+	Idempotent
+	SandboxPath
 }
 
 // act runs a POST on a sandbox whose answer is the sandbox, once for each idempotency key.
-func (a *API) act(ctx context.Context, in sandboxAction, verb string, sum [32]byte, do func(project, id cay.ID) (*cay.Sandbox, error)) (*cay.Sandbox, error) {
+func (a *API) act(ctx context.Context, in SandboxAction, verb string, sum [32]byte, do func(project, id cay.ID) (*cay.Sandbox, error)) (*cay.Sandbox, error) {
 	id, err := in.id()
 	if err != nil {
 		return nil, err
@@ -363,7 +363,7 @@ func (b *timeoutRequest) validate() error {
 }
 
 type setTimeoutInput struct {
-	sandboxAction
+	SandboxAction
 	Payload payload[timeoutRequest]
 }
 
@@ -377,7 +377,7 @@ func (a *API) setTimeout(ctx context.Context, in *setTimeoutInput) (*setTimeoutO
 		return nil, err
 	}
 	asked := time.Now()
-	sb, err := a.act(ctx, in.sandboxAction, "timeout", in.Payload.sum, func(project, id cay.ID) (*cay.Sandbox, error) {
+	sb, err := a.act(ctx, in.SandboxAction, "timeout", in.Payload.sum, func(project, id cay.ID) (*cay.Sandbox, error) {
 		return a.Sandboxes.SetTimeout(ctx, project, id, ttl, in.Payload.value.ExtendOnly)
 	})
 	if err != nil {
@@ -396,7 +396,7 @@ func (a *API) setTimeout(ctx context.Context, in *setTimeoutInput) (*setTimeoutO
 	return out, nil
 }
 
-func (a *API) keepAlive(ctx context.Context, in *sandboxAction) (*sandboxOutput, error) {
+func (a *API) keepAlive(ctx context.Context, in *SandboxAction) (*sandboxOutput, error) {
 	sb, err := a.act(ctx, *in, "keepalive", [32]byte{}, func(project, id cay.ID) (*cay.Sandbox, error) {
 		sb, err := a.Sandboxes.Get(ctx, project, id)
 		if err != nil {
@@ -413,7 +413,7 @@ func (a *API) keepAlive(ctx context.Context, in *sandboxAction) (*sandboxOutput,
 	return answerSandbox(http.StatusOK, sb), nil
 }
 
-func (a *API) pauseSandbox(ctx context.Context, in *sandboxAction) (*sandboxOutput, error) {
+func (a *API) pauseSandbox(ctx context.Context, in *SandboxAction) (*sandboxOutput, error) {
 	ctx, cancel := context.WithTimeout(ctx, switchWait)
 	defer cancel()
 	sb, err := a.act(ctx, *in, "pause", [32]byte{}, func(project, id cay.ID) (*cay.Sandbox, error) {
@@ -430,7 +430,7 @@ type resumeRequest struct {
 }
 
 type resumeInput struct {
-	sandboxAction
+	SandboxAction
 	Payload payload[resumeRequest]
 }
 
@@ -444,7 +444,7 @@ func (a *API) resumeSandbox(ctx context.Context, in *resumeInput) (*sandboxOutpu
 	}
 	ctx, cancel := context.WithTimeout(ctx, switchWait)
 	defer cancel()
-	sb, err := a.act(ctx, in.sandboxAction, "resume", in.Payload.sum, func(project, id cay.ID) (*cay.Sandbox, error) {
+	sb, err := a.act(ctx, in.SandboxAction, "resume", in.Payload.sum, func(project, id cay.ID) (*cay.Sandbox, error) {
 		return a.Sandboxes.Resume(ctx, project, id, ttl)
 	})
 	if err != nil {
@@ -457,7 +457,7 @@ type networkOutput struct {
 	Body networkPolicy
 }
 
-func (a *API) getNetwork(ctx context.Context, in *sandboxPath) (*networkOutput, error) {
+func (a *API) getNetwork(ctx context.Context, in *SandboxPath) (*networkOutput, error) {
 	id, err := in.id()
 	if err != nil {
 		return nil, err
@@ -473,10 +473,10 @@ func (a *API) getNetwork(ctx context.Context, in *sandboxPath) (*networkOutput, 
 }
 
 type setNetworkInput struct {
-	sandboxPath
+	SandboxPath
 	Payload payload[networkRules]
 }
 
 func (a *API) setNetwork(ctx context.Context, in *setNetworkInput) (*networkOutput, error) {
-	return a.getNetwork(ctx, &in.sandboxPath) // rules are refused where they are decoded; what is left is what there is
+	return a.getNetwork(ctx, &in.SandboxPath) // rules are refused where they are decoded; what is left is what there is
 }

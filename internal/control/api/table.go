@@ -39,9 +39,11 @@ func newTable(a *API, mux *http.ServeMux) *table {
 	installProblems()
 	t := &table{a: a, mux: mux}
 	marshal := func(w io.Writer, v any) error { return json.MarshalWrite(w, v, json.Deterministic(true)) }
+	format := huma.Format{Marshal: marshal, Unmarshal: strictjson.Decode}
 	t.api = huma.NewAPI(huma.Config{
-		OpenAPI: documentHead(),
-		Formats: map[string]huma.Format{"application/json": {Marshal: marshal, Unmarshal: strictjson.Decode}},
+		OpenAPI: documentHead(), DefaultFormat: "application/json",
+		// huma looks a type such as application/problem+json up by what follows the plus.
+		Formats: map[string]huma.Format{"application/json": format, "json": format},
 	}, t)
 	return t
 }

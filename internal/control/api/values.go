@@ -166,12 +166,12 @@ func checkCursor(s string) error {
 	return nil
 }
 
-// sandboxPath is the {id} of a sandbox's routes.
-type sandboxPath struct {
+// SandboxPath is the {id} of a sandbox's routes. It is exported, as others like it are, since huma looks into embedded types only then.
+type SandboxPath struct {
 	ID string `path:"id" doc:"The sandbox, sbx_…"`
 }
 
-func (p sandboxPath) id() (cay.ID, error) {
+func (p SandboxPath) id() (cay.ID, error) {
 	id, ok := cay.ParseID(cay.PrefixSandbox, p.ID)
 	if !ok {
 		return "", cay.Errorf(cay.NotFound, "there is no sandbox %q", clip(p.ID, 100))

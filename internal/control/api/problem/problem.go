@@ -74,7 +74,7 @@ type Document struct {
 	Reason    cay.ErrorReason `json:"reason"`
 	RequestID string          `json:"request_id"`
 	Field     string          `json:"field,omitzero"`
-	Extra     map[string]any  `json:",inline"`
+	Extra     map[string]any  `json:",embed"`
 
 	retryAfter time.Duration
 	header     http.Header

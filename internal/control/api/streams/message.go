@@ -42,7 +42,7 @@ var fieldsOf = map[string]string{TypeResize: "cols rows", TypeSignal: "signal tr
 func MessageType(data []byte) (string, error) {
 	var m struct {
 		Type string         `json:"type"`
-		Rest jsontext.Value `json:",inline"`
+		Rest jsontext.Value `json:",embed"`
 	}
 	if err := json.Unmarshal(data, &m); err != nil {
 		if err := strictjson.Decode(data, &m); err != nil {
