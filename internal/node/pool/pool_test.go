@@ -74,6 +74,7 @@ func TestItRefillsOneAtATimeAndAMissDoesNotWait(t *testing.T) {
 			t.Fatal("an empty pool gave something")
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if p.Ready() != 2 || f.most != 1 {
 			t.Fatalf("%d ready, %d prepared at once", p.Ready(), f.most)
 		}
@@ -81,6 +82,7 @@ func TestItRefillsOneAtATimeAndAMissDoesNotWait(t *testing.T) {
 			t.Fatalf("%d %v", n, ok)
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if p.Ready() != 2 {
 			t.Fatalf("%d ready", p.Ready())
 		}
@@ -100,17 +102,21 @@ func TestItemsOfAnotherFingerprintAreThrownAway(t *testing.T) {
 		p := pool.New(f.config(1))
 		defer p.Close()
 		time.Sleep(time.Second)
+		synctest.Wait()
 		f.fingerprint.Store("b")
 		if _, ok := p.Take(); ok {
 			t.Fatal("a stale item was given away")
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if n, ok := p.Take(); !ok || n != 2 {
 			t.Fatalf("%d %v", n, ok)
 		}
 		time.Sleep(time.Second)
+		synctest.Wait()
 		f.fingerprint.Store("c")
 		time.Sleep(11 * time.Second) // nobody asks
+		synctest.Wait()
 		if len(f.discarded) != 2 || p.Ready() != 1 {
 			t.Fatalf("discarded %v, %d ready", f.discarded, p.Ready())
 		}
@@ -123,10 +129,12 @@ func TestFailuresBackOff(t *testing.T) {
 		p := pool.New(f.config(1))
 		defer p.Close()
 		time.Sleep(5 * time.Second) // 0.3+1+0.3+2+0.3 s, then 4 s of rest
+		synctest.Wait()
 		if p.Ready() != 0 {
 			t.Fatal("it did not back off")
 		}
 		time.Sleep(4 * time.Second)
+		synctest.Wait()
 		if p.Ready() != 1 {
 			t.Fatal("it gave up")
 		}
@@ -139,8 +147,10 @@ func TestADeadItemIsReplaced(t *testing.T) {
 		p := pool.New(f.config(1))
 		defer p.Close()
 		time.Sleep(time.Second)
+		synctest.Wait()
 		p.Drop(func(n int) bool { return n == 1 })
 		time.Sleep(time.Second)
+		synctest.Wait()
 		if n, ok := p.Take(); !ok || n != 2 {
 			t.Fatalf("%d %v", n, ok)
 		}

@@ -125,6 +125,7 @@ func (w *Worker) end(b *box, e ending) {
 	b.state = dying
 	p := b.prepared
 	b.mu.Unlock()
+	w.sample(context.Background(), b) // while its figures can still be read
 	w.log.Warn("sandbox ended by itself", "sandbox", b.id, "reason", string(e.reason), "detail", e.detail)
 	if p != nil {
 		if e.oom {

@@ -466,6 +466,8 @@ func TestALostStreamKillsWhereThatWasAskedFor(t *testing.T) {
 	s := n.process(ctx, startInput(id, func(st *nodev1.StartProcess) { st.KillOnDisconnect = true }, "sleep"))
 	s.next()
 	cancel()
+	s.CloseRequest() // a canceled context alone resets no stream whose sending half is still open
+	s.CloseResponse()
 	eventually(t, "it is killed", func() bool {
 		r, err := n.ListProcesses(t.Context(), connect.NewRequest(&nodev1.ListProcessesRequest{SandboxId: id}))
 		return err == nil && len(r.Msg.Processes) == 1 && r.Msg.Processes[0].GetExit().GetReason() == "killed"

@@ -192,7 +192,6 @@ func (a *Agent) serve(c net.Conn) {
 			ProcessId: id, Pid: p.PID, Produced: p.base + int64(len(p.kept)), Acknowledged: p.base, StdinOffset: p.received, Stream: p.Start.Stream,
 		})
 		p.sent = p.base
-		p.acked = -1
 		if p.exit != nil {
 			exits = append(exits, Encode(&guestv1.ToNode{Message: &guestv1.ToNode_Exited{Exited: p.exit}}))
 		}
@@ -286,7 +285,7 @@ func (a *Agent) answer(m *guestv1.ToAgent) *guestv1.ToNode {
 		return a.start(m.Start)
 	case *guestv1.ToAgent_Ack:
 		if p := a.processes[m.Ack.ProcessId]; p != nil && m.Ack.Offset > p.base {
-			p.kept = p.kept[m.Ack.Offset-p.base:]
+			p.kept = p.kept[min(m.Ack.Offset-p.base, int64(len(p.kept))):]
 			p.base = m.Ack.Offset
 			a.cond.Broadcast()
 		}

@@ -18,7 +18,7 @@ type Process struct {
 	kept     []run1 // one element for each byte that is not acknowledged
 	base     int64
 	sent     int64
-	acked    int64
+	flooded  int64 // end of what Flood sent, which is not kept
 	input    bytes.Buffer
 	received int64
 	taken    int64
@@ -81,7 +81,7 @@ func (a *Agent) run(id string) {
 		if p.killed != 0 && e.Signal == 0 && e.Code == 0 {
 			e.Signal = p.killed
 		}
-		e.ProcessId, e.Produced = id, p.base+int64(len(p.kept))
+		e.ProcessId, e.Produced = id, max(p.base+int64(len(p.kept)), p.flooded)
 		p.exit = e
 		lost := p.lost
 		a.mu.Unlock()
@@ -169,4 +169,26 @@ func (p *Process) Killed() int32 {
 		p.a.cond.Wait()
 	}
 	return p.killed
+}
+
+// Flood writes data to stdout n times as fast as the credit allows, without being able to send any of it again.
+func (p *Process) Flood(data []byte, n int) {
+	a := p.a
+	for range n {
+		a.mu.Lock()
+		for p.sent-p.base > window-int64(len(data)) && p.killed == 0 {
+			a.cond.Wait()
+		}
+		if p.killed != 0 {
+			a.mu.Unlock()
+			return
+		}
+		at, c := p.sent, a.control
+		p.sent += int64(len(data))
+		p.flooded = p.sent
+		a.mu.Unlock()
+		a.wmu.Lock()
+		c.Write(wire.AppendData(nil, wire.FrameStdout, p.Start.Stream, at, data))
+		a.wmu.Unlock()
+	}
 }
