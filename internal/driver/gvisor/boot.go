@@ -89,7 +89,10 @@ func (d *Driver) boot(ctx context.Context, b *box, shape driver.Shape) error {
 	if err := d.writeConfig(d.dir(h), h, shape, img); err != nil {
 		return err
 	}
-	if b.group, err = d.tree.Create(string(h), limits(r)); err != nil {
+	// Until the agent runs nothing of the sandbox does: gVisor may start with all the cores there are.
+	starting := limits(r)
+	starting.CPU = 0
+	if b.group, err = d.tree.Create(string(h), starting); err != nil {
 		return err
 	}
 	c, err := listen(d.socketDir(h))
@@ -101,6 +104,9 @@ func (d *Driver) boot(ctx context.Context, b *box, shape driver.Shape) error {
 		return err
 	}
 
+	if err := b.group.SetLimits(limits(r)); err != nil {
+		return err
+	}
 	if r.Sentry, r.Gofer, err = d.readState(h); err != nil {
 		return err
 	}

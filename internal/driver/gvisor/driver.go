@@ -190,6 +190,9 @@ func (d *Driver) enter(ctx context.Context, h driver.Handle, make bool) (b *box,
 	if !handlePattern.MatchString(string(h)) {
 		return nil, nil, fmt.Errorf("%q is no handle", h)
 	}
+	if err := ctx.Err(); err != nil {
+		return nil, nil, err
+	}
 	for {
 		d.mu.Lock()
 		if d.closed {
@@ -201,11 +204,14 @@ func (d *Driver) enter(ctx context.Context, h driver.Handle, make bool) (b *box,
 			d.mu.Unlock()
 			return nil, func() {}, nil
 		}
+		d.active.Add(1)
 		if b == nil {
 			b = newBox(h)
+			b.busy <- struct{}{} // at once, so that a box without a sandbox is never left behind
 			d.boxes[h] = b
+			d.mu.Unlock()
+			return b, func() { <-b.busy; d.active.Done() }, nil
 		}
-		d.active.Add(1)
 		d.mu.Unlock()
 		select {
 		case b.busy <- struct{}{}:
