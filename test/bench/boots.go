@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/cayhq/cay/test/bench/harness"
@@ -20,7 +21,8 @@ const (
 // by the way.
 func (b *bench) boots(ctx context.Context, name, title string, budget time.Duration, want string, argv ...string) harness.Group {
 	group := harness.Group{Name: name, Title: title, Unit: "ms", Base: coldOutput}
-	contenders := append(b.lifeOf(b.cold, coldReady, coldOutput, want, argv), b.lifeOf(b.warm, warmReady, warmOutput, want, argv)...)
+	cold, warm := &life{server: b.cold}, &life{server: b.warm}
+	contenders := append(cold.contenders(coldReady, coldOutput, want, argv), warm.contenders(warmReady, warmOutput, want, argv)...)
 	for _, p := range b.peers {
 		runner, ok := p.Peer.(peer.Runner)
 		if !ok {
@@ -36,33 +38,56 @@ func (b *bench) boots(ctx context.Context, name, title string, budget time.Durat
 		}})
 	}
 	group.Series = append(harness.Interleave(ctx, b.plan(15, budget), contenders), group.Series...)
+	b.deletes = append(append(b.deletes, cold.deletes...), warm.deletes...)
+	group.Notes = []string{cold.note("cold"), warm.note("warm")}
 	return group
 }
 
-// lifeOf is a pair of contenders that share each round's sandbox: the first takes the time to READY, the second adds an exec.
-func (b *bench) lifeOf(s *server, ready, output, want string, argv []string) []harness.Contender {
-	var (
-		id    string
-		begin time.Time
-	)
+// life makes, uses and deletes one sandbox after another.
+type life struct {
+	server  *server
+	now     created
+	begin   time.Time
+	creates []phases
+	deletes []float64 // ms
+}
+
+// contenders are a pair that shares each round's sandbox: the first takes the time to READY, the second adds an exec.
+func (l *life) contenders(ready, output, want string, argv []string) []harness.Contender {
 	return []harness.Contender{
 		{Name: ready, Sample: func(ctx context.Context) (_ float64, err error) {
-			begin = time.Now()
-			id, err = s.create(ctx)
-			return harness.InMillis(time.Since(begin)), err
+			l.begin = time.Now()
+			l.now, err = l.server.create(ctx)
+			took := harness.InMillis(time.Since(l.begin))
+			l.creates = append(l.creates, l.now.Phases)
+			return took, err
 		}},
 		{Name: output, Sample: func(ctx context.Context) (float64, error) {
-			err := s.exec(ctx, id, want, argv...)
-			return harness.InMillis(time.Since(begin)), err
+			err := l.server.exec(ctx, l.now.ID, want, argv...)
+			return harness.InMillis(time.Since(l.begin)), err
 		}, After: func(ctx context.Context) error {
-			took, err := harness.Millis(func() error { return s.DeleteSandbox(ctx, id) })
+			took, err := harness.Millis(func() error { return l.server.DeleteSandbox(ctx, l.now.ID) })
 			if err == nil {
-				b.deletes = append(b.deletes, took)
-				err = s.rest(ctx)
+				l.deletes = append(l.deletes, took)
+				err = l.server.rest(ctx)
 			}
 			return err
 		}},
 	}
+}
+
+// note is what the server says of its creates.
+func (l *life) note(name string) string {
+	median := func(phase func(phases) float64) string {
+		var samples []float64
+		for _, p := range l.creates {
+			samples = append(samples, phase(p))
+		}
+		return harness.Number(harness.Summarize(samples).Median)
+	}
+	return fmt.Sprintf("Cay %s says of itself, in the median: queue %s, schedule %s, boot %s, total %s ms", name,
+		median(func(p phases) float64 { return p.Queue }), median(func(p phases) float64 { return p.Schedule }),
+		median(func(p phases) float64 { return p.Boot }), median(func(p phases) float64 { return p.Total }))
 }
 
 func runName(name string) string {

@@ -25,14 +25,14 @@ func (b *bench) churn(ctx context.Context, rounds int) harness.Group {
 		var wave sync.WaitGroup
 		for range atOnce {
 			wave.Go(func() {
-				var id string
-				created, err := harness.Millis(func() (err error) {
-					id, err = b.cold.create(ctx)
+				var made created
+				createTook, err := harness.Millis(func() (err error) {
+					made, err = b.cold.create(ctx)
 					return err
 				})
-				var deleted float64
+				var deleteTook float64
 				if err == nil {
-					deleted, err = harness.Millis(func() error { return b.cold.DeleteSandbox(ctx, id) })
+					deleteTook, err = harness.Millis(func() error { return b.cold.DeleteSandbox(ctx, made.ID) })
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -40,7 +40,7 @@ func (b *bench) churn(ctx context.Context, rounds int) harness.Group {
 					faults = append(faults, err)
 					return
 				}
-				creates, deletes = append(creates, created), append(deletes, deleted)
+				creates, deletes = append(creates, createTook), append(deletes, deleteTook)
 			})
 		}
 		wave.Wait()

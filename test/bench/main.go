@@ -180,11 +180,11 @@ func (b *bench) measure(ctx context.Context) []harness.Group {
 
 // plan is how many samples a group takes.
 func (b *bench) plan(rounds int, budget time.Duration) harness.Plan {
-	plan := harness.Plan{Rounds: rounds, Budget: budget, Least: 3, Warmup: true}
+	least := 3
 	if b.quick {
-		plan.Least, plan.Warmup = 1, false
+		least = 1
 	}
-	return plan
+	return harness.Plan{Rounds: rounds, Budget: budget, Least: least, Warmup: true}
 }
 
 // progress says on stderr what goes on; the tables go to stdout.

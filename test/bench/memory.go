@@ -111,11 +111,11 @@ func (b *bench) measureIdle(ctx context.Context) (mb, processes float64, err err
 		}
 	}()
 	for range idleSandboxes {
-		id, err := s.create(ctx)
+		made, err := s.create(ctx)
 		if err != nil {
 			return 0, 0, err
 		}
-		ids = append(ids, id)
+		ids = append(ids, made.ID)
 	}
 	if err := s.rest(ctx); err != nil {
 		return 0, 0, err

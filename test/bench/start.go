@@ -22,9 +22,11 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.warm, err = startServer(ctx, poolSize); err != nil {
 		return fmt.Errorf("start Cay: %w", err)
 	}
-	if b.box, err = b.cold.create(ctx); err != nil {
+	box, err := b.cold.create(ctx)
+	if err != nil {
 		return err
 	}
+	b.box = box.ID
 	like, err := b.cold.bundle(b.box)
 	if err != nil {
 		return err

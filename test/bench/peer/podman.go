@@ -65,7 +65,9 @@ func (p *Podman) Stop() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	removed := execute(p.command(ctx, "rm", "--all", "--force", "--time", "0"), io.Discard)
-	return errors.Join(removed, removeTree(p.dir), removeCgroups(p.Cgroup))
+	// The clean-up of its last containers runs on for a moment in processes of its own.
+	gone := poll(ctx, 10*time.Second, func() error { return errors.Join(removeTree(p.dir), removeCgroups(p.Cgroup)) })
+	return errors.Join(removed, gone)
 }
 
 func (p *Podman) Run(ctx context.Context, argv ...string) (time.Duration, error) {
