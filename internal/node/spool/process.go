@@ -1,7 +1,9 @@
 package spool
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -43,7 +45,8 @@ type Process struct {
 	StderrSize int64            `json:"stderr_size"`
 }
 
-// writeProcess replaces path in one step.
+// writeProcess writes p over what is there, in one write: a file of its own and a rename would cost every exec twice as much. Should
+// the node die before the file is cut to its new length, what follows the record is ignored.
 func writeProcess(path string, p Process) error {
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -55,11 +58,15 @@ func writeProcess(path string, p Process) error {
 			return err
 		}
 	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil {
 		return err
 	}
-	return os.Rename(tmp, path)
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Truncate(int64(len(b)))
+	}
+	return errors.Join(err, f.Close())
 }
 
 func readProcess(dir string) (Process, error) {
@@ -80,7 +87,7 @@ func parseProcess(b []byte) (Process, error) {
 	if len(b) > maxProcessFile {
 		return p, fmt.Errorf("process record of more than %d bytes", maxProcessFile)
 	}
-	if err := json.Unmarshal(b, &p); err != nil {
+	if err := json.NewDecoder(bytes.NewReader(b)).Decode(&p); err != nil {
 		return p, err
 	}
 	p.MaxOutput = boundMaxOutput(p.MaxOutput)

@@ -416,3 +416,10 @@ func BenchmarkAppendAndFollow(b *testing.B) {
 		}
 	}
 }
+
+func TestARecordThatWasNotCutToItsLengthIsRead(t *testing.T) {
+	p, err := parseProcess([]byte(`{"id":"x","name":"new","max_output_bytes":9}"old","stdout_size":7}`))
+	if err != nil || p.Name != "new" || p.StdoutSize != 0 {
+		t.Fatalf("%+v %v", p, err)
+	}
+}
