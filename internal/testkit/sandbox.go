@@ -194,13 +194,25 @@ func (s *Sandbox) List(path string) []FileObject {
 	}
 }
 
-// Count is how many processes inside have a command line that contains pattern. The counting shell never matches itself.
-func (s *Sandbox) Count(pattern string) int {
+// Others lists the command lines of all processes inside but the agent's and the one that looks; zombies have none.
+func (s *Sandbox) Others() []string {
+	s.t.Helper()
+	out := s.Must(`for p in /proc/[0-9]*; do [ $p = /proc/1 ] || [ $p = /proc/$$ ] || { tr '\0' ' ' <$p/cmdline && echo; } 2>/dev/null; done; true`)
+	var lines []string
+	for line := range strings.Lines(out) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// Count is how many of the [Sandbox.Others] begin with prefix.
+func (s *Sandbox) Count(prefix string) int {
 	s.t.Helper()
 	n := 0
-	out := s.Must(`for p in /proc/[0-9]*; do tr '\0' ' ' <$p/cmdline 2>/dev/null && echo; done; true`)
-	for line := range strings.Lines(out) {
-		if strings.Contains(line, pattern) {
+	for _, line := range s.Others() {
+		if strings.HasPrefix(line, prefix) {
 			n++
 		}
 	}
