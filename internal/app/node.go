@@ -28,6 +28,9 @@ import (
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
 
+// closeTimeout is how long a part may take to let go of what it holds: prepared sandboxes, rows in memory.
+const closeTimeout = 15 * time.Second
+
 // Node runs the node until ctx ends. Its sandboxes live on and are taken over by the next start. Started by `cay up` it takes its
 // settings from there.
 func Node(ctx context.Context, c config.Config, fromUp bool, errOut io.Writer) error {
@@ -101,9 +104,11 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 	if err != nil {
 		return fmt.Errorf("take over the sandboxes: %w", err)
 	}
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
-	defer cancel()
-	defer func() { err = errors.Join(err, w.Close(closing)) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		err = errors.Join(err, w.Close(closing))
+	}()
 
 	listener, err := listenPrivate(p.nodeSocket(), uid, gid)
 	if err != nil {

@@ -96,9 +96,11 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	if err := life.Start(ctx, queue.Wake); err != nil {
 		return fmt.Errorf("read the sandboxes: %w", err)
 	}
-	stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
-	defer cancel()
-	defer func() { err = errors.Join(err, life.Stop(stopping)) }()
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		err = errors.Join(err, life.Stop(closing))
+	}()
 	// adopted hears of every worker that can be asked; the first time the server is ready.
 	adopted := make(chan struct{}, 1)
 	if err := workers.Start(ctx, life, func() {

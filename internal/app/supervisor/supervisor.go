@@ -31,6 +31,7 @@ type Child struct {
 	Config []byte
 
 	pid       int
+	status    string // how it last ended
 	startedAt time.Time
 	backoff   time.Duration
 	restartAt time.Time
@@ -89,6 +90,8 @@ func (s *Supervisor) Run(ctx context.Context) error {
 			return s.stop(died)
 		case <-died:
 			for _, c := range s.reap() {
+				c.schedule()
+				s.Log.Warn("a process ended", "process", c.Name, "status", c.status, "restart_in", c.backoff)
 				select {
 				case <-s.Ready:
 				default:
@@ -186,9 +189,8 @@ func (s *Supervisor) reap() []*Child {
 				continue
 			}
 			c.pid = 0
-			c.schedule()
 			ours = append(ours, c)
-			s.Log.Warn("a process ended", "process", c.Name, "pid", pid, "status", describe(status), "restart_in", c.backoff)
+			c.status = describe(status)
 		}
 	}
 }
