@@ -59,19 +59,17 @@ func parseStat(b []byte) (stat, error) {
 	return stat{state: f[0][0], parent: parent, start: start}, errors.Join(err1, err2)
 }
 
-// identify makes pid a process; a zombie is none any more.
+// identify makes pid a process.
 func identify(pid int) (process, error) {
 	s, err := readStat(pid)
 	if err != nil {
 		return process{}, fmt.Errorf("look at process %d: %w", pid, err)
 	}
-	if s.state == 'Z' || s.state == 'X' {
-		return process{}, fmt.Errorf("process %d: %w", pid, driver.ErrGone)
-	}
 	return process{PID: pid, Start: s.start}, nil
 }
 
-// open returns a pidfd of p, or ErrGone. What it refers to cannot change afterwards.
+// open returns a pidfd of p, or ErrGone if it has exited. What it refers to cannot change afterwards. The pidfd is asked and not the
+// state in stat, which is a zombie's as soon as the first thread has ended, when others may still hold files open.
 func (p process) open() (*os.File, error) {
 	if p.PID <= 0 {
 		return nil, driver.ErrGone
@@ -83,7 +81,7 @@ func (p process) open() (*os.File, error) {
 		return nil, fmt.Errorf("open a pidfd of %d: %w", p.PID, err)
 	}
 	f := os.NewFile(uintptr(fd), "pidfd")
-	if now, err := identify(p.PID); err != nil || now != p {
+	if now, err := identify(p.PID); err != nil || now != p || hasExited(uintptr(fd)) {
 		return nil, errors.Join(driver.ErrGone, f.Close())
 	}
 	return f, nil
