@@ -117,6 +117,8 @@ func (d *Driver) arguments(h driver.Handle, shape driver.Shape) []string {
 		"--network=none",
 		"--host-uds=open",
 		"--file-access-mounts=exclusive",
+		// The agent keeps each process's tree in a group of version 2: a kill finds all of it, and pids.max is the limit on processes.
+		"--in-sandbox-cgroup=v2",
 		// The limits hold because runsc and all its children are born in the control group that this package made.
 		"--ignore-cgroups",
 		// The inodes are an addition of cmd/cay-runsc; an unpatched runsc refuses the value.
