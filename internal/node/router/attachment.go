@@ -14,6 +14,7 @@ import (
 // hold is the reader that holds a process back. Guarded by the process's mu.
 type hold struct {
 	pos        int64 // passed on
+	seen       int64 // produced when that was last looked at
 	progressed time.Time
 	armed      bool
 	timer      *time.Timer

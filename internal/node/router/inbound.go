@@ -86,9 +86,12 @@ func (p *Process) acknowledge() {
 	p.mu.Lock()
 	target := p.log.Produced()
 	if h := p.hold; h != nil {
+		if h.seen <= h.pos && target > h.pos { // it had read all: its time begins now
+			h.progressed = time.Now()
+		}
+		h.seen = target
 		if !h.armed && target > h.pos {
 			h.armed = true
-			h.progressed = time.Now()
 			h.timer.Reset(s.timing.HoldStall)
 		}
 		target = min(target, h.pos+holdWindow)

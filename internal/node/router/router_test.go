@@ -37,7 +37,7 @@ type rig struct {
 func quick() router.Timing {
 	return router.Timing{
 		Hello: time.Second, Ping: 100 * time.Millisecond, PingAnswer: 200 * time.Millisecond, Connected: 3 * time.Second,
-		Answer: 5 * time.Second, HoldStall: 200 * time.Millisecond, Hangup: 100 * time.Millisecond, HangupKill: 50 * time.Millisecond,
+		Answer: 5 * time.Second, HoldStall: 500 * time.Millisecond, Hangup: 100 * time.Millisecond, HangupKill: 50 * time.Millisecond,
 		KillReport: 100 * time.Millisecond, Lost: 100 * time.Millisecond, LazyAck: 20 * time.Millisecond,
 	}
 }
