@@ -130,7 +130,7 @@ func send(ctx context.Context, stream *processStream, a *router.Attachment, coll
 			return err
 		}
 		for _, which := range []cay.Stream{cay.Stdout, cay.Stderr} {
-			if _, err := log.Collect(which, func(c spool.Chunk) error { return sendData(stream, c) }); err != nil {
+			if err := sendKept(stream, log, which); err != nil {
 				return err
 			}
 		}
@@ -154,6 +154,29 @@ func send(ctx context.Context, stream *processStream, a *router.Attachment, coll
 		}
 		a.Passed(a.Offset())
 	}
+}
+
+// sendKept sends what was kept of one stream, and a gap for each run that was not.
+func sendKept(stream *processStream, log *spool.Log, which cay.Stream) error {
+	var next int64
+	gapTo := func(offset int64) error {
+		if offset <= next {
+			return nil
+		}
+		gap := &nodev1.OutputGap{Stream: uint32(which), Offset: next, Bytes: offset - next}
+		return stream.Send(&nodev1.ProcessOutput{Output: &nodev1.ProcessOutput_Gap{Gap: gap}})
+	}
+	size, err := log.Collect(which, func(c spool.Chunk) error {
+		if err := gapTo(c.Offset); err != nil {
+			return err
+		}
+		next = c.Offset + int64(len(c.Data))
+		return sendData(stream, c)
+	})
+	if err != nil {
+		return err
+	}
+	return gapTo(size)
 }
 
 func sendData(stream *processStream, c spool.Chunk) error {
