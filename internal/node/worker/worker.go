@@ -249,10 +249,6 @@ func (w *Worker) Close(ctx context.Context) error {
 func (w *Worker) background(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.backgroundLocked(f)
-}
-
-func (w *Worker) backgroundLocked(f func()) {
 	if !w.closing {
 		w.work.Go(f)
 	}

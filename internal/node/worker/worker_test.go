@@ -396,6 +396,12 @@ func TestCollectedOutputFollowsTheExit(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		if g := out.GetGap(); g != nil {
+			if g.Stream != 1 || g.Offset != 100_000 || g.Bytes != 200_000 {
+				t.Fatalf("%v", g)
+			}
+			continue
+		}
 		data := out.GetData()
 		if data.Stream == 2 {
 			if string(data.Data) != "end" || data.Offset != 0 {
