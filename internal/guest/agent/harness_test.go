@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	_ "github.com/cayhq/cay/internal/guest/agent" // what the binary is made of: a change runs the tests again
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/wire/guestv1"
 	"golang.org/x/sys/unix"
@@ -85,6 +86,7 @@ type proc struct {
 	exit      *guestv1.Exited
 	afterExit bool // output came behind the exit
 	runs      int
+	unkept    bool // keep nothing of the output
 }
 
 func listen(t *testing.T) *node {
@@ -158,7 +160,6 @@ func (n *node) killRest() {
 		n.call(&guestv1.ToAgent{Message: &guestv1.ToAgent_Signal{Signal: &guestv1.Signal{ProcessId: p.id, Signal: 9, Tree: true}}})
 	}
 }
-
 
 // gvisor boots the agent as PID 1 of a sandbox; the test is skipped without CAY_TEST_RUNSC.
 func gvisor(t *testing.T) *node {
@@ -384,9 +385,12 @@ func (p *proc) output(stream wire.FrameType, offset int64, data []byte) {
 	if p.exit != nil && len(data) > 0 {
 		p.afterExit = true
 	}
-	if p.runs++; stream == wire.FrameStdout {
+	p.runs++
+	switch {
+	case p.unkept:
+	case stream == wire.FrameStdout:
 		p.out.Write(data)
-	} else {
+	default:
 		p.err.Write(data)
 	}
 	p.changed.Broadcast()

@@ -246,12 +246,13 @@ func TestATerminalHasASizeEchoesAndEndsOnCtrlD(t *testing.T) {
 		n.must(n.call(&guestv1.ToAgent{Message: &guestv1.ToAgent_Resize{Resize: &guestv1.Resize{ProcessId: p.id, Cols: 100, Rows: 50}}}))
 		keys("stty size\n")
 		p.says("50 100")
-		keys("echo a''sleep; sleep 100\n")
+		keys("sh -c 'echo a\"\"sleep; exec sleep 100'\n") // in the foreground when it says so
 		p.says("asleep")
 		keys("\x03")
 		p.says("<4> ")
 		keys("echo int$((40+2))errupted\n")
 		p.says("int42errupted")
+		p.says("<5> ")
 		p.closeStdin()
 		if exit := p.wait(); p.stderr() != "" {
 			t.Errorf("exit %v, stderr %q", exit, p.stderr())

@@ -37,10 +37,10 @@ func Harden() error {
 			return fmt.Errorf("adopt orphans: %w", err)
 		}
 	}
-	// A handler, unlike SIG_IGN, is not inherited. Nobody reads the channel: what arrives has no effect.
+	// A handler, unlike SIG_IGN, is not inherited. Nobody reads the channel: what somebody sends has no effect. Real faults still panic.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGABRT, syscall.SIGALRM,
 		syscall.SIGTERM, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGTRAP, syscall.SIGSYS, syscall.SIGXCPU, syscall.SIGVTALRM,
-		syscall.SIGPROF, syscall.SIGIO, syscall.SIGPWR, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
+		syscall.SIGPROF, syscall.SIGIO, syscall.SIGPWR, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGFPE, syscall.SIGILL, syscall.SIGSTKFLT, syscall.SIGTSTP, syscall.SIGTTIN, syscall.SIGTTOU)
 	if os.Geteuid() == 0 {
 		return dropBounding()
 	}

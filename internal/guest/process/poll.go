@@ -3,6 +3,7 @@ package process
 import (
 	"fmt"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -10,8 +11,9 @@ import (
 // poller waits for many descriptors in one goroutine. The runtime's own poller would do, at the price of about eight more system
 // calls for each start, which are slow inside a sandbox.
 type poller struct {
-	epoll int
-	wake  int // eventfd that ends run
+	epoll  int
+	wake   int           // eventfd that ends run
+	paused time.Duration // before the next round; run's alone
 
 	mu     sync.Mutex
 	tokens map[uint64]func() // a token, never a descriptor: those are used again while events of their former owners are on the way
@@ -85,8 +87,16 @@ func (p *poller) run(settle func()) {
 			}
 		}
 		settle()
+		if p.paused > 0 {
+			pause := unix.NsecToTimespec(int64(p.paused))
+			_ = unix.Nanosleep(&pause, nil)
+			p.paused = 0
+		}
 	}
 }
+
+// pause delays the next round. Only what run calls may call it.
+func (p *poller) pause(d time.Duration) { p.paused = d }
 
 // stop ends run. The caller waits for run before it closes p.
 func (p *poller) stop() { _, _ = unix.Write(p.wake, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }

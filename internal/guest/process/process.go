@@ -44,6 +44,7 @@ type source struct {
 	token  uint64
 	armed  bool
 	left   int64 // bytes still to deliver; unlimited until the process has ended, then what is read at 0 is dropped
+	wide   bool  // the pipe was enlarged
 }
 
 const unlimited = -1
@@ -93,9 +94,40 @@ func (p *process) closeSource(s *source) {
 func (p *process) readable(i int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := &p.sources[i]; s.fd >= 0 {
-		p.readOnce(s)
-		p.settle()
+	s := &p.sources[i]
+	if s.fd < 0 {
+		return
+	}
+	before := p.out.produced
+	for range heldPerProcess / wire.MaxDataRun {
+		if at := p.out.produced; !p.readOnce(s) || p.out.produced-at < keepBlock {
+			break
+		}
+	}
+	p.settle()
+	p.pace(s, p.out.produced-before)
+}
+
+const (
+	// loud is how much output makes a process one whose output is worth gathering.
+	loud = 256 << 10
+	// widePipe is what the pipe of a loud process is enlarged to, so that the process runs on while its output is carried away.
+	widePipe = 1 << 20
+	// gather is how long the poller then waits where little was read: a wake-up for each small write would cost more than it carries.
+	gather = time.Millisecond
+)
+
+// pace gathers the output of a loud process after n bytes were read.
+func (p *process) pace(s *source, n int64) {
+	if p.out.produced < loud || p.terminal != nil || n < minRead || s.fd < 0 {
+		return
+	}
+	if !s.wide {
+		s.wide = true
+		_, _ = unix.FcntlInt(uintptr(s.fd), unix.F_SETPIPE_SZ, widePipe) // or stay as it is
+	}
+	if n < keepBlock {
+		p.table.poller.pause(gather)
 	}
 }
 
