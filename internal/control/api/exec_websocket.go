@@ -333,7 +333,7 @@ func (c *conversation) send(ctx context.Context, s *session, left chan error) er
 		case m.GetGap() != nil:
 			g := m.GetGap()
 			stream, gap := streamOf(g.GetStream()), cay.Gap{Offset: g.GetOffset(), Bytes: g.GetBytes()}
-			c.delivery.AddGap(stream, gap)
+			c.delivery.AddGap(stream, &gap)
 			msg, err := streams.GapMessage(stream, gap)
 			if err == nil {
 				err = c.write(websocket.MessageText, msg)

@@ -58,15 +58,15 @@ func (p *PerStream) set(s cay.Stream) {
 	}
 }
 
-// AddGap notes that bytes of a stream are missing.
-func (d *Delivery) AddGap(s cay.Stream, g cay.Gap) {
+// AddGap notes that bytes of a stream are missing, and keeps g if it is the first of them.
+func (d *Delivery) AddGap(s cay.Stream, g *cay.Gap) {
 	d.Truncated.set(s)
 	at := &d.StdoutGap
 	if s == cay.Stderr {
 		at = &d.StderrGap
 	}
 	if *at == nil {
-		*at = &g
+		*at = g
 	}
 }
 

@@ -48,6 +48,8 @@ type Result struct {
 	b64      base64Run
 	scratch  *[]byte
 	delivery Delivery
+
+	cut *cay.Gap // text: the gap that the next bytes stand behind
 }
 
 // NewResult begins the answer. Nothing is written before a first buffer has filled or End is called.
@@ -66,6 +68,11 @@ func (r *Result) Data(s cay.Stream, p []byte) error {
 	if err := r.turnTo(s); err != nil {
 		return err
 	}
+	if r.cut != nil && len(p) > 0 {
+		n := continuation(p)
+		r.cut.Bytes += int64(n)
+		r.cut, p = nil, p[n:]
+	}
 	for len(p) > 0 { // in pieces, so that the buffer stays small whatever a chunk's size
 		piece := p[:min(len(p), flushAt)]
 		p = p[len(piece):]
@@ -82,15 +89,17 @@ func (r *Result) Data(s cay.Stream, p []byte) error {
 	return nil
 }
 
-// Gap says that bytes of a stream are missing here; offset counts that stream alone.
+// Gap says that bytes of a stream are missing here; offset counts that stream alone. In text, what is left of a character that the
+// gap cut is missing as well: nothing is shown that the process did not write.
 func (r *Result) Gap(s cay.Stream, g cay.Gap) error {
 	if err := r.turnTo(s); err != nil {
 		return err
 	}
-	r.delivery.AddGap(s, g)
-	if r.enc == UTF8 { // a character that the gap cut stays cut
-		*r.out = appendQuoted(*r.out, r.text.End(nil))
+	if r.enc == UTF8 {
+		n := int64(r.text.Drop())
+		g.Offset, g.Bytes, r.cut = g.Offset-n, g.Bytes+n, &g
 	}
+	r.delivery.AddGap(s, &g)
 	return nil
 }
 
@@ -146,6 +155,7 @@ func (r *Result) close() {
 	if r.open == 0 {
 		return
 	}
+	r.cut = nil
 	if r.enc == Base64 {
 		*r.out = r.b64.end(*r.out)
 	} else {

@@ -113,7 +113,7 @@ func other(s cay.Stream) cay.Stream {
 // Gap adds that bytes of a stream are missing for this reader.
 func (e *SSE) Gap(s cay.Stream, g cay.Gap) error {
 	e.endText(s)
-	e.delivery.AddGap(s, g)
+	e.delivery.AddGap(s, &g)
 	e.offset = g.Offset + g.Bytes
 	return e.event("gap", e.offset, struct {
 		Stream string `json:"stream"`

@@ -62,6 +62,22 @@ func (t *Text) Append(dst, p []byte) []byte {
 	return dst
 }
 
+// Drop forgets the bytes that wait, and says how many they were.
+func (t *Text) Drop() int {
+	n := t.npending
+	t.npending = 0
+	return n
+}
+
+// continuation is how many bytes at the beginning of p continue a character that began before it: at most 3.
+func continuation(p []byte) int {
+	n := 0
+	for n < min(len(p), utf8.UTFMax-1) && !utf8.RuneStart(p[n]) {
+		n++
+	}
+	return n
+}
+
 // End appends what is left: a character that never got its rest.
 func (t *Text) End(dst []byte) []byte {
 	if t.npending == 0 {
