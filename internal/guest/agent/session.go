@@ -31,7 +31,7 @@ type session struct {
 	rest     chan []byte   // what the writer is to send; its owner is the one that set writing
 	slots    chan struct{} // of requests
 	requests sync.WaitGroup
-	message  []byte // parts received so far of a long one
+	parts    parts // received so far of a long message
 
 	buf []byte // of whoever set writing
 
@@ -92,7 +92,7 @@ func (s *session) read(ctx context.Context) error {
 
 // take handles one frame. An error is a breach of the protocol and ends the connection.
 func (s *session) take(ctx context.Context, f wire.Frame) error {
-	if s.message != nil && f.Type != wire.FramePart && f.Type != wire.FrameMessage {
+	if s.parts != nil && f.Type != wire.FramePart && f.Type != wire.FrameMessage {
 		return fmt.Errorf("%w: type %d within a message", wire.ErrFrame, f.Type)
 	}
 	switch f.Type {
@@ -103,27 +103,38 @@ func (s *session) take(ctx context.Context, f wire.Frame) error {
 		}
 		s.flush()
 		return err
-	case wire.FramePart:
-		if len(s.message)+len(f.Payload) > wire.MaxMessage {
-			return fmt.Errorf("%w: a message above %d bytes", wire.ErrFrame, wire.MaxMessage)
+	case wire.FramePart, wire.FrameMessage:
+		m, err := s.parts.add(f)
+		if m == nil || err != nil {
+			return err
 		}
-		s.message = append(s.message, f.Payload...)
-		return nil
-	case wire.FrameMessage:
-		payload := f.Payload
-		if s.message != nil {
-			if payload = append(s.message, f.Payload...); len(payload) > wire.MaxMessage {
-				return fmt.Errorf("%w: a message above %d bytes", wire.ErrFrame, wire.MaxMessage)
-			}
-			s.message = nil
-		}
-		var m guestv1.ToAgent
-		if err := proto.Unmarshal(payload, &m); err != nil {
-			return fmt.Errorf("%w: %w", wire.ErrFrame, err)
-		}
-		return s.dispatch(ctx, &m)
+		return s.dispatch(ctx, m)
 	}
 	return fmt.Errorf("%w: type %d on a control connection", wire.ErrFrame, f.Type)
+}
+
+// parts is the beginning of a message that one frame cannot hold; nil between messages.
+type parts []byte
+
+// add returns the message that f completes, nil when more is to come.
+func (p *parts) add(f wire.Frame) (*guestv1.ToAgent, error) {
+	if len(*p)+len(f.Payload) > wire.MaxMessage {
+		return nil, fmt.Errorf("%w: a message above %d bytes", wire.ErrFrame, wire.MaxMessage)
+	}
+	payload := f.Payload
+	if f.Type == wire.FramePart || *p != nil {
+		*p = append(*p, payload...)
+		payload = *p
+	}
+	if f.Type == wire.FramePart {
+		return nil, nil
+	}
+	*p = nil
+	m := &guestv1.ToAgent{}
+	if err := proto.Unmarshal(payload, m); err != nil {
+		return nil, fmt.Errorf("%w: %w", wire.ErrFrame, err)
+	}
+	return m, nil
 }
 
 // reply queues an answer. Nothing is sent for a request without an id.
