@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -97,22 +98,22 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 		CPU: capacity.cpu, MemoryMB: capacity.memoryMB, DiskGB: capacity.diskGB, MaxSandboxes: int(c.MaxSandboxes),
 		Runtimes: runtimes, AllowUnenforced: c.AllowUnenforcedLimits,
 		PoolSize:    int(c.PoolSize),
-		PoolShape:   driver.Shape{Image: image.HostName, CPU: c.DefaultCPU, MemoryMB: c.DefaultMemoryMB, DiskGB: c.DefaultDiskGB, Pids: c.DefaultPids},
+		PoolShape:   driver.Shape{Image: image.HostName, CPU: math.Ceil(c.DefaultCPU), MemoryMB: c.DefaultMemoryMB, DiskGB: c.DefaultDiskGB, Pids: c.DefaultPids},
 		Fingerprint: hostFingerprint(log),
 		Log:         log,
 	})
 	if err != nil {
 		return fmt.Errorf("take over the sandboxes: %w", err)
 	}
-	defer func() {
+	closeWorker := func() error {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
-		err = errors.Join(err, w.Close(closing))
-	}()
+		return w.Close(closing)
+	}
 
 	listener, err := listenPrivate(p.nodeSocket(), uid, gid)
 	if err != nil {
-		return err
+		return errors.Join(err, closeWorker())
 	}
 	path, handler := w.Handler()
 	mux := http.NewServeMux()
@@ -132,6 +133,7 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 		ended++
 	}
 	stop()
+	err = errors.Join(err, closeWorker())
 	server.Close() // streams are attached to again; there is nothing to drain
 	for ; ended < 2; ended++ {
 		if e := <-running; !errors.Is(e, http.ErrServerClosed) && !errors.Is(e, context.Canceled) {
