@@ -92,7 +92,7 @@ func (s *session) work(ctx context.Context, m *guestv1.ToAgent) {
 	case *guestv1.ToAgent_Mkdir:
 		file(a.files.Mkdir(ask.Mkdir))
 	case *guestv1.ToAgent_Move:
-		s.answer(m.Id, nil, a.files.Move(ask.Move))
+		file(a.files.Move(ask.Move))
 	case *guestv1.ToAgent_Remove:
 		s.answer(m.Id, nil, a.files.Remove(ask.Remove))
 	case *guestv1.ToAgent_Bulk:

@@ -167,12 +167,14 @@ func (f *Files) Mkdir(req *guestv1.Mkdir) (*guestv1.FileInfo, error) {
 	return info, err
 }
 
-// Move renames a file or directory. Without overwrite, a target that exists is a cay.AlreadyExists, decided by the kernel.
-func (f *Files) Move(req *guestv1.Move) error {
+// Move renames a file or directory and describes it in its new place. Without overwrite, a target that exists is a
+// cay.AlreadyExists, decided by the kernel.
+func (f *Files) Move(req *guestv1.Move) (*guestv1.FileInfo, error) {
 	if !strings.HasPrefix(req.To, "/") || strings.Contains(req.To, "\x00") || len(req.To) > maxPath {
-		return cay.Errorf(cay.Unprocessable, "the path %q is not absolute or too long", req.To).On("to")
+		return nil, cay.Errorf(cay.Unprocessable, "the path %q is not absolute or too long", req.To).On("to")
 	}
-	return f.as(req.User, "move", req.From, func(user.Account) error {
+	var info *guestv1.FileInfo
+	err := f.as(req.User, "move", req.From, func(user.Account) error {
 		var st unix.Stat_t
 		if err := unix.Lstat(req.From, &st); err != nil {
 			return err
@@ -183,6 +185,7 @@ func (f *Files) Move(req *guestv1.Move) error {
 		}
 		switch err := unix.Renameat2(unix.AT_FDCWD, req.From, unix.AT_FDCWD, req.To, flags); err {
 		case nil:
+			info = f.describe(req.To, &st)
 			return nil
 		case unix.EXDEV:
 			return cay.Errorf(cay.Unprocessable, "move %s to %s: they are on different file systems", req.From, req.To).On("to")
@@ -190,6 +193,7 @@ func (f *Files) Move(req *guestv1.Move) error {
 			return fmt.Errorf("to %s: %w", req.To, err)
 		}
 	})
+	return info, err
 }
 
 // Remove removes a file, or recursively a directory. A directory without that is a cay.Conflict.
