@@ -4,21 +4,21 @@ import "time"
 
 // CreateSandbox is a create as the caller asked for it; nil means not said.
 type CreateSandbox struct {
-	Image, Runtime  string
-	CPU             *float64
-	MemoryMB        *int64
-	DiskGB          *float64
-	Pids            *int64
-	TTL             *time.Duration
-	IdleTimeout     *time.Duration
-	PausedTTL       *time.Duration
-	OnTimeout       OnTimeout
-	AutoResume      *bool
-	Network         []string
-	Env             map[string]string
-	Metadata        map[string]string
-	User, Workdir   string
-	QueueTimeout    *time.Duration
+	Image, Runtime string
+	CPU            *float64
+	MemoryMB       *int64
+	DiskGB         *float64
+	Pids           *int64
+	TTL            *time.Duration
+	IdleTimeout    *time.Duration
+	PausedTTL      *time.Duration
+	OnTimeout      OnTimeout
+	AutoResume     *bool
+	Network        []string
+	Env            map[string]string
+	Metadata       map[string]string
+	User, Workdir  string
+	QueueTimeout   *time.Duration
 }
 
 // UpdateSandbox holds what PATCH may change; nil leaves it.
