@@ -8,7 +8,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cayhq/cay"
 )
@@ -16,14 +19,34 @@ import (
 const (
 	processFile    = "process.json"
 	maxProcessFile = 1 << 20
+	// maxCommand bounds the command that is kept of each of thousands of processes, arguments added up, bytes: clients may start some
+	// of megabytes.
+	maxCommand = 1 << 10
 )
+
+// boundCommand shortens a command to maxCommand. An ellipsis says so.
+func boundCommand(argv []string) []string {
+	left := maxCommand
+	for i, arg := range argv {
+		if len(arg) < left {
+			left -= len(arg) + 1 // empty arguments are not for nothing
+			continue
+		}
+		kept := arg[:min(left, len(arg))]
+		for kept != "" && !utf8.ValidString(kept) { // cut within a character
+			kept = kept[:len(kept)-1]
+		}
+		return append(slices.Clone(argv[:i]), strings.Clone(kept)+"…")
+	}
+	return argv
+}
 
 // Process is what is kept of a process beside its output, in process.json. Its environment is not: nobody needs it after the start,
 // and it may hold secrets.
 type Process struct {
 	ID        cay.ID    `json:"id"`
 	Name      string    `json:"name,omitempty"`
-	Command   []string  `json:"command,omitempty"`
+	Command   []string  `json:"command,omitempty"` // shortened when it is long
 	User      string    `json:"user,omitempty"`
 	Cwd       string    `json:"cwd,omitempty"`
 	TTY       bool      `json:"tty,omitempty"`

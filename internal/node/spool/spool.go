@@ -72,7 +72,7 @@ func (s *Spool) Create(p Process) (*Log, error) {
 	if _, ok := cay.ParseID(cay.PrefixProcess, string(p.ID)); !ok {
 		return nil, fmt.Errorf("spool: process id %q is malformed", p.ID)
 	}
-	p.MaxOutput = boundMaxOutput(p.MaxOutput)
+	p.MaxOutput, p.Command = boundMaxOutput(p.MaxOutput), boundCommand(p.Command)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if _, ok := s.logs[p.ID]; ok {

@@ -6,9 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/cayhq/cay"
 )
@@ -421,5 +424,30 @@ func TestARecordThatWasNotCutToItsLengthIsRead(t *testing.T) {
 	p, err := parseProcess([]byte(`{"id":"x","name":"new","max_output_bytes":9}"old","stdout_size":7}`))
 	if err != nil || p.Name != "new" || p.StdoutSize != 0 {
 		t.Fatalf("%+v %v", p, err)
+	}
+}
+
+func TestOfALongCommandTheBeginningIsKept(t *testing.T) {
+	s := open(t, t.TempDir(), Options{})
+	kept := func(argv ...string) []string {
+		l, err := s.Create(Process{ID: cay.NewID(cay.PrefixProcess), Command: argv})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l.Process().Command
+	}
+	if got := kept("echo", "", "short"); !slices.Equal(got, []string{"echo", "", "short"}) {
+		t.Fatalf("%q", got)
+	}
+	got := kept("sh", "-c", strings.Repeat("é", 1<<20), "more")
+	size := 0
+	for _, arg := range got {
+		size += len(arg)
+	}
+	if len(got) != 3 || got[0] != "sh" || !strings.HasSuffix(got[2], "é…") || !utf8.ValidString(got[2]) || size < maxCommand/2 || size > maxCommand+len("…") {
+		t.Fatalf("%d arguments of %d bytes, the last ends in %q", len(got), size, got[len(got)-1][max(0, len(got[len(got)-1])-8):])
+	}
+	if got := kept(make([]string, 1<<20)...); len(got) > maxCommand+1 {
+		t.Fatalf("%d empty arguments are kept", len(got))
 	}
 }
