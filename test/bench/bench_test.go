@@ -149,3 +149,25 @@ func TestWhatWasNotMeasuredHasNoVerdict(t *testing.T) {
 		t.Error("targets of an empty run")
 	}
 }
+
+func TestSettingsAreChecked(t *testing.T) {
+	good := settings{streamMiB: 1, fileMiB: 1, only: "exec,files"}
+	if err := good.check(nil); err != nil {
+		t.Error(err)
+	}
+	if !good.wants("files") || good.wants("boot") || !(settings{}).wants("boot") {
+		t.Error("the groups that are wanted")
+	}
+	for name, bad := range map[string]settings{
+		"an unknown group": {streamMiB: 1, fileMiB: 1, only: "exec,none"},
+		"an empty stream":  {fileMiB: 1},
+		"an empty file":    {streamMiB: 1},
+	} {
+		if bad.check(nil) == nil {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+	if good.check([]string{"extra"}) == nil {
+		t.Error("an argument was accepted")
+	}
+}

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -29,16 +30,39 @@ type settings struct {
 	only      string
 }
 
+// groupNames are the groups in their order.
+var groupNames = []string{"exec", "boot", "python", "python-boot", "stream", "idle", "churn", "files"}
+
+func (s settings) check(args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q", args[0])
+	}
+	if s.streamMiB < 1 || s.fileMiB < 1 {
+		return errors.New("-stream and -file must be at least 1")
+	}
+	for name := range strings.SplitSeq(s.only, ",") {
+		if s.only != "" && !slices.Contains(groupNames, name) {
+			return fmt.Errorf("there is no group %q, only %s", name, strings.Join(groupNames, ", "))
+		}
+	}
+	return nil
+}
+
+// wants says whether a group was asked for.
+func (s settings) wants(group string) bool {
+	return s.only == "" || slices.Contains(strings.Split(s.only, ","), group)
+}
+
 func main() {
 	var s settings
 	flag.StringVar(&s.out, "out", "", "write machine, samples and targets to this `file` as JSON")
 	flag.BoolVar(&s.quick, "quick", false, "be done within a minute, with fewer samples and smaller streams")
 	flag.Int64Var(&s.streamMiB, "stream", 256, "size of a streamed output, `MiB`")
 	flag.Int64Var(&s.fileMiB, "file", 64, "size of an uploaded file, `MiB`")
-	flag.StringVar(&s.only, "only", "", "measure only these `groups`, comma-separated: exec, boot, python, python-boot, stream, idle, churn, files")
+	flag.StringVar(&s.only, "only", "", "measure only these `groups`, comma-separated: "+strings.Join(groupNames, ", "))
 	flag.Parse()
-	if flag.NArg() > 0 {
-		fmt.Fprintf(os.Stderr, "bench: unexpected argument %q\n", flag.Arg(0))
+	if err := s.check(flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(2)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -164,7 +188,7 @@ func (b *bench) measure(ctx context.Context) []harness.Group {
 		{"churn", "", func() []harness.Group { return one(b.churn(ctx, churnRounds)) }},
 		{"files", "", func() []harness.Group { return one(b.files(ctx, b.fileMiB<<20, share(8))) }},
 	} {
-		if b.only != "" && !strings.Contains(","+b.only+",", ","+g.name+",") {
+		if !b.wants(g.name) {
 			continue
 		}
 		if _, err := os.Stat(g.needs); g.needs != "" && err != nil {
