@@ -4,7 +4,7 @@ set -euo pipefail
 cay=$(realpath "$1")
 fifo=$(mktemp -u)
 mkfifo -m 600 "$fifo"
-"$cay" up >"$fifo" &
+CAY_LOG_LEVEL=${CAY_LOG_LEVEL:-warn} "$cay" up >"$fifo" &
 up=$!
 exec 3<"$fifo"
 rm -f "$fifo"
