@@ -515,7 +515,7 @@ func newRig(t *testing.T, configure ...func(*Config)) *rig {
 
 func serveNode(t *testing.T, svc nodev1connect.NodeServiceHandler) nodev1connect.NodeServiceClient {
 	t.Helper()
-	path, handler := nodev1connect.NewNodeServiceHandler(svc)
+	path, handler := nodev1connect.NewNodeServiceHandler(svc, connect.WithCompression("gzip", nil, nil))
 	mux := http.NewServeMux()
 	mux.Handle(path, handler)
 	protocols := new(http.Protocols)
@@ -539,7 +539,7 @@ func serveNode(t *testing.T, svc nodev1connect.NodeServiceHandler) nodev1connect
 		_ = srv.Close()
 		<-done
 	})
-	return nodev1connect.NewNodeServiceClient(&http.Client{Transport: transport}, "http://node")
+	return nodev1connect.NewNodeServiceClient(&http.Client{Transport: transport}, "http://node", connect.WithAcceptCompression("gzip", nil, nil))
 }
 
 // answer is a response that has been read.
