@@ -24,12 +24,14 @@ const (
 	backlog         = 8               // connections that wait in the kernel
 	unnamed         = 8               // connections that were accepted and have not said what they are
 	preambleTimeout = 2 * time.Second // for that
+	earlyTimeout    = time.Second     // for a bulk connection that comes before anybody waits for its token
 	connectRate     = 500             // connections a second that are looked at, in the long run
 	connectBurst    = 200
 )
 
 // channel is the socket of one sandbox: it tells the agent's connections apart and keeps, of control connections, the newest that
-// nobody took yet. Bulk connections are for those who wait for their token; others are closed at once.
+// nobody took yet. Bulk connections are for those who wait for their token. The agent may be quicker than who asked it to dial, so
+// that a token nobody waits for yet has a moment; it counts as unnamed until then.
 type channel struct {
 	ln      *net.UnixListener
 	limiter *rate.Limiter
@@ -42,6 +44,7 @@ type channel struct {
 	pending net.Conn                              // guarded by mu; a control connection
 	arrived chan struct{}                         // guarded by mu; closed and replaced when pending is set
 	waiting map[[wire.TokenLen]byte]chan net.Conn // guarded by mu; by token
+	awaited chan struct{}                         // guarded by mu; closed and replaced when waiting grows
 	open    map[net.Conn]struct{}                 // guarded by mu; the unnamed
 }
 
@@ -76,7 +79,7 @@ func listen(dir string) (*channel, error) {
 	}
 	c := &channel{
 		ln: ln.(*net.UnixListener), limiter: rate.NewLimiter(connectRate, connectBurst), slots: make(chan struct{}, unnamed),
-		ended: make(chan struct{}), arrived: make(chan struct{}),
+		ended: make(chan struct{}), arrived: make(chan struct{}), awaited: make(chan struct{}),
 		waiting: map[[wire.TokenLen]byte]chan net.Conn{}, open: map[net.Conn]struct{}{},
 	}
 	c.work.Go(c.accept)
@@ -145,11 +148,30 @@ func (c *channel) name(conn net.Conn) {
 	if err == nil {
 		err = conn.SetReadDeadline(time.Time{})
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	delete(c.open, conn)
-	if err != nil || c.cause != nil || !c.deliver(conn, p) {
+	early := time.NewTimer(earlyTimeout)
+	defer early.Stop()
+	for {
+		c.mu.Lock()
+		if err == nil && c.cause == nil && c.deliver(conn, p) {
+			delete(c.open, conn)
+			c.mu.Unlock()
+			return
+		}
+		over, awaited := err != nil || c.cause != nil, c.awaited
+		c.mu.Unlock()
+		if !over {
+			select {
+			case <-awaited:
+				continue
+			case <-c.ended:
+			case <-early.C:
+			}
+		}
+		c.mu.Lock()
+		delete(c.open, conn)
+		c.mu.Unlock()
 		_ = conn.Close()
+		return
 	}
 }
 
@@ -209,6 +231,8 @@ func (c *channel) dialBulk(ctx context.Context, token [wire.TokenLen]byte) (net.
 		return nil, errors.New("the token is in use")
 	}
 	c.waiting[token] = to
+	close(c.awaited)
+	c.awaited = make(chan struct{})
 	c.mu.Unlock()
 	var err error
 	select {
