@@ -78,7 +78,23 @@ func (a *API) readFile(w http.ResponseWriter, r *http.Request, in *readFileInput
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, from+length-1, whole))
 		w.WriteHeader(http.StatusPartialContent)
 	}
+	if size == 0 && !partial { // files of /proc say 0 and hold more
+		w.Header().Del("Content-Length")
+		return a.copyToEnd(w, stream)
+	}
 	return a.copyFile(w, stream, size)
+}
+
+// copyToEnd sends whatever comes.
+func (a *API) copyToEnd(w http.ResponseWriter, stream *connect.ServerStreamForClient[nodev1.ReadFileResponse]) error {
+	out := a.patient(w)
+	defer out.reset()
+	for stream.Receive() {
+		if _, err := out.Write(stream.Msg().GetData()); err != nil {
+			return err
+		}
+	}
+	return decode(stream.Err())
 }
 
 // copyFile sends exactly size bytes: a file that shrinks meanwhile cuts the answer, one that grows does not lengthen it.

@@ -3,6 +3,7 @@
 package strictjson
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"reflect"
@@ -14,8 +15,12 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Decode decodes data, one JSON value and nothing else, into v. The error is a *[cay.Error] of reason invalid_request.
+// Decode decodes data, one JSON value and nothing else, into v. A bare null says nothing, and is refused. The error is a *[cay.Error]
+// of reason invalid_request.
 func Decode(data []byte, v any) error {
+	if string(bytes.TrimSpace(data)) == "null" {
+		return cay.Errorf(cay.InvalidRequest, "the body must not be null")
+	}
 	err := json.Unmarshal(data, v, json.RejectUnknownMembers(true))
 	if err == nil {
 		return nil
