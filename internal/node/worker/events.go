@@ -31,10 +31,10 @@ func (w *Worker) noticed(e driver.Event) {
 		w.background(func() { w.end(b, end) })
 	case driver.EventMemory:
 		b.mu.Lock()
-		busy := b.reclaiming || b.state != running
-		b.reclaiming = true
+		due := !b.reclaiming && b.state == running
+		b.reclaiming = b.reclaiming || due
 		b.mu.Unlock()
-		if !busy {
+		if due {
 			w.background(func() { w.reclaim(b, e) })
 		}
 	}

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"sync"
@@ -25,6 +26,8 @@ type fakeDriver struct {
 	destroyed int
 	failing   int   // Destroys that still fail
 	refuse    error // of Prepare
+	// halfFrozen is the error of a Freeze that stops the processes nevertheless.
+	halfFrozen error
 }
 
 type fakeBox struct {
@@ -147,11 +150,12 @@ func (d *fakeDriver) Dial(ctx context.Context, h driver.Handle, p driver.Purpose
 func (d *fakeDriver) Close() error { return nil }
 
 func (d *fakeDriver) Freeze(_ context.Context, h driver.Handle) error {
-	return d.change(h, func(b *fakeBox) {
+	err := d.change(h, func(b *fakeBox) {
 		if !b.status.Frozen {
 			b.status.Frozen, b.thawed = true, make(chan struct{})
 		}
 	})
+	return errors.Join(err, d.halfFrozen)
 }
 
 func (d *fakeDriver) Thaw(_ context.Context, h driver.Handle) error {

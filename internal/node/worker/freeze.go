@@ -41,6 +41,12 @@ func (w *Worker) freezeBox(ctx context.Context, b *box) error {
 	}
 	p.session.Freeze() // first, so that nothing is under way to an agent that cannot answer
 	if err := f.Freeze(ctx, b.handle); err != nil {
+		// It may stand still in part, or have been about to when ctx ended.
+		undo, cancel := context.WithTimeout(w.ctx(), w.timing.Thaw)
+		defer cancel()
+		if undone := f.Thaw(undo, b.handle); undone != nil && !errors.Is(undone, driver.ErrGone) {
+			w.log.Error("sandbox may stand still although its pause failed", "sandbox", b.id, "error", undone)
+		}
 		p.session.Thaw()
 		return unlessGone(err, "pause")
 	}

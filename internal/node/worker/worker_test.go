@@ -543,12 +543,14 @@ func (n *node) watch() *connect.ServerStreamForClient[nodev1.Event] {
 
 func nextEvent[T any](t testing.TB, s *connect.ServerStreamForClient[nodev1.Event], pick func(*nodev1.Event) *T) *T {
 	t.Helper()
+	late := time.AfterFunc(10*time.Second, func() { s.Close() })
+	defer late.Stop()
 	for s.Receive() {
 		if e := pick(s.Msg()); e != nil {
 			return e
 		}
 	}
-	t.Fatal(s.Err())
+	t.Fatalf("no such event in time: %v", s.Err())
 	return nil
 }
 
@@ -606,6 +608,42 @@ func TestMemoryIsReclaimedAndWhatDoesNotHelpEndsTheSandbox(t *testing.T) {
 	if e := nextEvent(t, w, (*nodev1.Event).GetEnded); e.Reason != "oom" || e.Usage.PeakMemoryMb != 600 {
 		t.Fatalf("%v", e)
 	}
+}
+
+func TestMemoryIsReclaimedAlsoAfterAnAlarmThatCameWhilePaused(t *testing.T) {
+	d := newFakeDriver()
+	n := startNode(t, d, t.TempDir())
+	id := n.create()
+	s := n.process(t.Context(), startInput(id, nil, "sleep"))
+	s.next()
+	w := n.watch()
+	alarm := driver.Event{Handle: d.of(id).status.Handle, Type: driver.EventMemory, Promise: 512 << 20, Current: 600 << 20}
+	if _, err := n.Freeze(t.Context(), connect.NewRequest(&nodev1.FreezeRequest{SandboxId: id})); err != nil {
+		t.Fatal(err)
+	}
+	d.events <- alarm
+	d.events <- driver.Event{Handle: "another", Type: driver.EventExited} // once this is taken, the alarm has been dealt with
+	eventually(t, "the alarm is seen", func() bool { return len(d.events) == 0 })
+	if _, err := n.Thaw(t.Context(), connect.NewRequest(&nodev1.ThawRequest{SandboxId: id})); err != nil {
+		t.Fatal(err)
+	}
+	d.events <- alarm
+	nextEvent(t, w, (*nodev1.Event).GetOom)
+}
+
+func TestAPauseThatFailsLeavesTheSandboxRunning(t *testing.T) {
+	d := newFakeDriver()
+	d.halfFrozen = errors.New("not in time")
+	n := startNode(t, d, t.TempDir())
+	id := n.create()
+	if _, err := n.Freeze(t.Context(), connect.NewRequest(&nodev1.FreezeRequest{SandboxId: id})); err == nil {
+		t.Fatal("the pause succeeded")
+	}
+	d.change(d.of(id).status.Handle, func(b *fakeBox) {
+		if b.status.Frozen {
+			t.Error("its processes stand still")
+		}
+	})
 }
 
 func TestUseIsSaidOnceASample(t *testing.T) {
