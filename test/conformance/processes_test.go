@@ -373,8 +373,8 @@ func TestATerminalIsALoginShellThatCanBeResized(t *testing.T) {
 		if err := w.Stdin(ctx, []byte(line+"\n")); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := w.Collect(ctx, &tr, func(tr *testkit.Transcript) bool { return strings.Contains(string(tr.Stdout), want) }); err != nil {
-			t.Fatalf("%s: %v; the terminal showed %q", line, err, tr.Stdout)
+		if _, err := w.Collect(ctx, &tr, func(tr *testkit.Transcript) bool { return strings.Contains(string(tr.Stdout), want) }); err != nil || tr.Exit != nil || tr.Error != nil {
+			t.Fatalf("%s: %v; the terminal showed %q, exit %+v, error %+v", line, err, tr.Stdout, tr.Exit, tr.Error)
 		}
 	}
 	say("stty size", "33 91")

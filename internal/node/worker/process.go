@@ -75,7 +75,7 @@ func (s service) begin(ctx context.Context, first *nodev1.ProcessInput) (*router
 }
 
 func processSpec(p *nodev1.ProcessSpec) (cay.ProcessSpec, error) {
-	if p == nil || len(p.Argv) == 0 && p.Shell == "" {
+	if p == nil || len(p.Argv) == 0 && p.Shell == "" && !p.Tty && !p.Login { // on a terminal the shell alone is a command
 		return cay.ProcessSpec{}, cay.Errorf(cay.InvalidRequest, "there is no command").On("command")
 	}
 	if p.TimeoutMs < 0 || p.TimeoutMs > math.MaxInt64/int64(time.Millisecond) {
