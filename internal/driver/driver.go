@@ -76,6 +76,7 @@ type Event struct {
 	OOM     bool  // with exited: the kernel's memory limit struck
 	Current int64 // with memory: bytes in use that cannot be reclaimed by the host
 	Promise int64 // with memory: bytes promised
+	Limit   int64 // with memory: what Current is above; the promise, and what the isolation needs for itself
 }
 
 // Purpose says which of an agent's connections Dial should return.

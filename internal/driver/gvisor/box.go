@@ -126,8 +126,9 @@ func (d *Driver) watchMemory(b *box) {
 	promise := b.rec.promise()
 	b.mu.Unlock()
 	b.watch.Go(func() {
-		b.group.WatchMemory(ctx, promise+sentryOverhead, func(current int64) {
-			d.events.add(driver.Event{Handle: b.handle, Type: driver.EventMemory, Current: current, Promise: promise})
+		limit := promise + sentryOverhead
+		b.group.WatchMemory(ctx, limit, func(current int64) {
+			d.events.add(driver.Event{Handle: b.handle, Type: driver.EventMemory, Current: current, Promise: promise, Limit: limit})
 		})
 	})
 }

@@ -71,7 +71,7 @@ func (w *Worker) reclaim(b *box, e driver.Event) {
 	ctx, cancel = context.WithTimeout(w.ctx(), 4*w.timing.Reclaim)
 	defer cancel()
 	now, err := st.Stats(ctx, b.handle)
-	if err != nil || now.MemoryBytes <= promise {
+	if err != nil || now.MemoryBytes <= max(promise, e.Limit) {
 		return
 	}
 	w.end(b, ending{

@@ -610,6 +610,31 @@ func TestMemoryIsReclaimedAndWhatDoesNotHelpEndsTheSandbox(t *testing.T) {
 	}
 }
 
+func TestASandboxBelowItsLimitAfterAKillForMemoryLives(t *testing.T) {
+	d := newFakeDriver()
+	n := startNode(t, d, t.TempDir())
+	id := n.create()
+	w := n.watch()
+	handle := d.of(id).status.Handle
+	alarm := driver.Event{Handle: handle, Type: driver.EventMemory, Promise: 512 << 20, Limit: 576 << 20, Current: 600 << 20}
+	d.change(handle, func(b *fakeBox) { b.memory = alarm.Limit })
+	stop := make(chan struct{})
+	var sending sync.WaitGroup
+	sending.Go(func() {
+		for {
+			select {
+			case d.events <- alarm:
+			case <-stop:
+				return
+			}
+		}
+	})
+	nextEvent(t, w, (*nodev1.Event).GetOom)
+	nextEvent(t, w, (*nodev1.Event).GetOom) // comes only after what the first kill brought was judged
+	close(stop)
+	sending.Wait()
+}
+
 func TestMemoryIsReclaimedAlsoAfterAnAlarmThatCameWhilePaused(t *testing.T) {
 	d := newFakeDriver()
 	n := startNode(t, d, t.TempDir())
