@@ -83,6 +83,7 @@ func (s *Session) attach(p *Process, offset int64, opts attachOptions) (*Attachm
 	}
 	if opts.takeStdin {
 		p.in.owner = a
+		p.in.wakeWriter() // the earlier owner, which may wait for room
 	}
 	if opts.hold && !p.isDone() {
 		h := &hold{progressed: time.Now(), over: make(chan struct{})}

@@ -292,6 +292,43 @@ func TestARepeatedStartAttachesAndRunsOnce(t *testing.T) {
 	}
 }
 
+func TestAWriterWhoseStdinIsTakenOverIsToldWhileItWaits(t *testing.T) {
+	r := start(t, scripts(map[string]agenttest.Script{"deaf": func(p *agenttest.Process) *guestv1.Exited {
+		p.Killed()
+		return nil
+	}}))
+	first := r.run(router.StartSpec{Spec: argv("deaf")})
+	told := make(chan error, 1)
+	go func() { told <- first.WriteStdin(t.Context(), make([]byte, 1<<20)) }()
+	eventually(t, "it has written what fits", func() bool { return first.StdinOffset() >= 256<<10 })
+	second, err := r.Attach(t.Context(), router.AttachSpec{Ref: string(first.Process().ID()), TakeStdin: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer second.Close()
+	select {
+	case err := <-told:
+		if cay.ReasonOf(err) != cay.Conflict {
+			t.Fatal(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("it waits on")
+	}
+	// The room that the process's end makes is the second's to hear of.
+	go func() { told <- second.WriteStdin(t.Context(), make([]byte, 1<<20)) }()
+	if err := r.Signal(t.Context(), string(first.Process().ID()), "KILL", true); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-told:
+		if cay.ReasonOf(err) != cay.Conflict {
+			t.Fatal(err)
+		}
+	case <-time.After(5 * time.Second):
+		t.Fatal("the second waits on")
+	}
+}
+
 func TestARefusedStartLeavesNothing(t *testing.T) {
 	r := start(t, scripts(nil))
 	spec := argv("x")

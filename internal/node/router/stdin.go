@@ -112,6 +112,7 @@ func (a *Attachment) WriteStdin(ctx context.Context, data []byte) error {
 		p.mu.Lock()
 		in := &p.in
 		if err := a.ownsStdin(); err != nil {
+			in.wakeWriter() // what woke this one may be meant for the owner
 			p.mu.Unlock()
 			return err
 		}
