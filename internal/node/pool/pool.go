@@ -92,6 +92,10 @@ func (p *Pool[T]) Ready() int {
 // Drop discards the items that match, such as one that died.
 func (p *Pool[T]) Drop(match func(T) bool) {
 	p.mu.Lock()
+	if p.closed { // Close discards them all
+		p.mu.Unlock()
+		return
+	}
 	var keep, gone []item[T]
 	for _, it := range p.ready {
 		if match(it.value) {
@@ -101,7 +105,7 @@ func (p *Pool[T]) Drop(match func(T) bool) {
 		}
 	}
 	p.ready = keep
-	if len(gone) > 0 && !p.closed {
+	if len(gone) > 0 {
 		p.work.Go(func() { p.discard(gone) })
 	}
 	p.mu.Unlock()

@@ -156,3 +156,29 @@ func TestADeadItemIsReplaced(t *testing.T) {
 		}
 	})
 }
+
+func TestADeadItemIsDiscardedAlsoWhileThePoolCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var f fake
+		c := f.config(2)
+		release := make(chan struct{})
+		made := 0
+		c.Prepare = func(context.Context) (int, error) {
+			if made++; made == 2 {
+				<-release
+			}
+			return made, nil
+		}
+		p := pool.New(c)
+		synctest.Wait()
+		closed := make(chan struct{})
+		go func() { p.Close(); close(closed) }()
+		synctest.Wait() // it waits for the second
+		p.Drop(func(n int) bool { return n == 1 })
+		close(release)
+		<-closed
+		if len(f.discarded) != 2 {
+			t.Fatalf("of two items %v were discarded", f.discarded)
+		}
+	})
+}
