@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -145,8 +146,11 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 
 // hostFingerprint tells when the programs of the host have changed, so that what was prepared from the old ones is not given away.
 func hostFingerprint(log *slog.Logger) func() string {
+	var mu sync.Mutex // creates and the pool ask at the same time
 	last := ""
 	return func() string {
+		mu.Lock()
+		defer mu.Unlock()
 		now, err := image.HostFingerprint()
 		if err != nil {
 			log.Warn("cannot tell whether the host's programs have changed", "error", err)

@@ -5,11 +5,13 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -66,12 +68,37 @@ func (p paths) create(uid, gid int) error {
 	if uid < 0 {
 		return nil
 	}
-	return filepath.WalkDir(p.server(), func(path string, _ os.DirEntry, err error) error {
-		if err != nil {
+	return handOver(p.server(), uid, gid)
+}
+
+// handOver gives dir and what is in it to a user. A server that was taken over may be at work in there: nothing outside of dir is
+// given away, neither through a directory that becomes a symbolic link meanwhile nor through a second name of a file.
+func handOver(dir string, uid, gid int) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("hand over %s: %w", dir, err)
+	}
+	defer root.Close()
+	err = fs.WalkDir(root.FS(), ".", func(path string, _ fs.DirEntry, err error) error {
+		var info fs.FileInfo
+		if err == nil {
+			info, err = root.Lstat(path)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil // the server's own work
+		} else if err != nil {
 			return err
 		}
-		return os.Lchown(path, uid, gid)
+		st := info.Sys().(*syscall.Stat_t)
+		if int(st.Uid) == uid && int(st.Gid) == gid || !info.IsDir() && st.Nlink > 1 {
+			return nil
+		}
+		return root.Lchown(path, uid, gid)
 	})
+	if err != nil {
+		return fmt.Errorf("hand over %s: %w", dir, err)
+	}
+	return nil
 }
 
 // reachable checks that the server's user can pass through every directory above path: it gives up root before it opens the store.
