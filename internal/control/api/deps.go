@@ -30,6 +30,8 @@ type Sandboxes interface {
 	Enter(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error)
 	// Limits and Runtimes are for GET /v1/info and /v1/runtimes.
 	Limits() cay.Limits
+	// Enforced names the limits (of cpu, memory_mb, disk_gb, pids) that every worker keeps for real.
+	Enforced() []string
 	Runtimes(ctx context.Context) ([]cay.Runtime, error)
 }
 

@@ -197,6 +197,8 @@ func (f *fakeSandboxes) Enter(ctx context.Context, project, id cay.ID) (*cay.San
 	return sb, sb.Usable()
 }
 
+func (f *fakeSandboxes) Enforced() []string { return []string{"cpu", "pids"} }
+
 func (f *fakeSandboxes) Limits() cay.Limits { return cay.Limits{MaxCPU: 8} }
 
 func (f *fakeSandboxes) Runtimes(context.Context) ([]cay.Runtime, error) {

@@ -118,6 +118,7 @@ func (a *API) showDocs(w http.ResponseWriter, _ *http.Request, _ *nothing) error
 type info struct {
 	Version   string        `json:"version"`
 	Isolation string        `json:"isolation"`
+	Enforced  []string      `json:"enforced" doc:"Of cpu, memory_mb, disk_gb and pids, the limits that every worker keeps for real"`
 	Features  []string      `json:"features"`
 	Limits    cay.Limits    `json:"limits"`
 	Runtimes  []cay.Runtime `json:"runtimes"`
@@ -135,7 +136,7 @@ func (a *API) getInfo(ctx context.Context, _ *nothing) (*infoOutput, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &infoOutput{Body: info{Version: a.Version, Isolation: a.Isolation, Features: features, Limits: a.Sandboxes.Limits(), Runtimes: runtimes}}, nil
+	return &infoOutput{Body: info{Version: a.Version, Isolation: a.Isolation, Enforced: a.Sandboxes.Enforced(), Features: features, Limits: a.Sandboxes.Limits(), Runtimes: runtimes}}, nil
 }
 
 type runtimesOutput struct {

@@ -293,6 +293,18 @@ func (s *Sandboxes) Limits() cay.Limits {
 	return l
 }
 
+// Enforced names the limits that every worker keeps for real.
+func (s *Sandboxes) Enforced() []string {
+	var kept []string
+	for _, limit := range []string{"cpu", "memory_mb", "disk_gb", "pids"} {
+		workers := s.workers.Workers()
+		if len(workers) > 0 && !slices.ContainsFunc(workers, func(w cay.Worker) bool { return !w.Enforces([]string{limit}) }) {
+			kept = append(kept, limit)
+		}
+	}
+	return kept
+}
+
 // lesser is the smaller of two bounds of which zero is none.
 func lesser[N int64 | float64](a, b N) N {
 	if a == 0 || b == 0 {

@@ -106,10 +106,6 @@ func idempotency(t *testing.T, s store.Store) {
 	if fresh || !rec.Done || rec.Status != 201 || rec.ObjectID != "sbx_1" {
 		t.Errorf("fresh %v, record %+v", fresh, rec)
 	}
-	must(t, i.Abandon(ctx, project, "POST /v1/sandboxes", "k"))
-	if _, fresh, err = i.Begin(ctx, project, "POST /v1/sandboxes", "k", print); err != nil || fresh {
-		t.Errorf("a stored answer was abandoned: fresh %v, %v", fresh, err)
-	}
 	for _, elsewhere := range []struct{ project, route, key string }{
 		{"prj_2", "POST /v1/sandboxes", "k"}, {string(project), "POST /v1/x", "k"}, {string(project), "POST /v1/sandboxes", "K"},
 	} {
@@ -118,6 +114,10 @@ func idempotency(t *testing.T, s store.Store) {
 		}
 	}
 	wantReason(t, i.Finish(ctx, project, "r", "never claimed", 200, ""), cay.NotFound)
+	must(t, i.Abandon(ctx, project, "POST /v1/sandboxes", "k")) // what was made has failed after all: the key is free again
+	if _, fresh, err = i.Begin(ctx, project, "POST /v1/sandboxes", "k", print); err != nil || !fresh {
+		t.Errorf("an abandoned answer is still kept: fresh %v, %v", fresh, err)
+	}
 }
 
 func abandoned(t *testing.T, s store.Store) {

@@ -10,7 +10,7 @@ import (
 )
 
 const abandonIdempotencyKey = `-- name: AbandonIdempotencyKey :exec
-DELETE FROM idempotency_keys WHERE project_id = ? AND route = ? AND key = ? AND done = 0
+DELETE FROM idempotency_keys WHERE project_id = ? AND route = ? AND key = ?
 `
 
 type AbandonIdempotencyKeyParams struct {

@@ -10,7 +10,7 @@ UPDATE idempotency_keys SET done = 1, status = @status, object_id = @object_id
 WHERE project_id = @project_id AND route = @route AND key = @key AND done = 0;
 
 -- name: AbandonIdempotencyKey :exec
-DELETE FROM idempotency_keys WHERE project_id = ? AND route = ? AND key = ? AND done = 0;
+DELETE FROM idempotency_keys WHERE project_id = ? AND route = ? AND key = ?;
 
 -- name: DropExpiredIdempotencyKey :exec
 DELETE FROM idempotency_keys WHERE project_id = ? AND route = ? AND key = ? AND created_at < ?;
