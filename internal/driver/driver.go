@@ -93,7 +93,7 @@ type Driver interface {
 	// the kernel runs; the agent's hello is the caller's to await through Dial. On error nothing is left behind.
 	Prepare(ctx context.Context, h Handle, shape Shape) error
 
-	// Claim gives it to a sandbox: records the owner durably, sets the limits. Once and irreversible; the same claim again is nil,
+	// Claim gives it to a sandbox: records the owner for a later process of this node, sets the limits. Once and irreversible; the same claim again is nil,
 	// another is a cay.Conflict. ErrUnsupported: boot cold instead.
 	Claim(ctx context.Context, h Handle, spec Spec) error
 

@@ -83,7 +83,7 @@ func (d *Driver) boot(ctx context.Context, b *box, shape driver.Shape) error {
 		return fmt.Errorf("make its directory: %w", err)
 	}
 	b.setRecord(r)
-	if err := writeRecord(d.dir(h), r, false); err != nil {
+	if err := writeRecord(d.dir(h), r); err != nil {
 		return err
 	}
 	if err := d.writeConfig(d.dir(h), h, shape, img); err != nil {
@@ -116,7 +116,7 @@ func (d *Driver) boot(ctx context.Context, b *box, shape driver.Shape) error {
 	}
 	b.setRecord(r)
 	d.attach(b, f)
-	return writeRecord(d.dir(h), r, true)
+	return writeRecord(d.dir(h), r)
 }
 
 // hostImage is the image of the host as it is now.

@@ -258,7 +258,7 @@ func (d *Driver) all() []*box {
 	return out
 }
 
-// Claim records the owner durably and then sets the limits. A sandbox that was prepared before the host's programs changed is
+// Claim records the owner and then sets the limits. A sandbox that was prepared before the host's programs changed is
 // refused as unsupported: booting another is right.
 func (d *Driver) Claim(ctx context.Context, h driver.Handle, spec driver.Spec) error {
 	b, done, err := d.enter(ctx, h, false)
@@ -282,7 +282,7 @@ func (d *Driver) Claim(ctx context.Context, h driver.Handle, spec driver.Spec) e
 			return fmt.Errorf("claim %s: more than its shape: %w", h, driver.ErrUnsupported)
 		}
 		r.Spec = &spec
-		if err := writeRecord(d.dir(h), r, true); err != nil {
+		if err := writeRecord(d.dir(h), r); err != nil {
 			return fmt.Errorf("claim %s: %w", h, err)
 		}
 		b.setRecord(r)

@@ -2,7 +2,6 @@ package gvisor
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -61,35 +60,22 @@ func limits(r record) cgroup.Limits {
 
 const recordName = "sandbox.json"
 
-// writeRecord replaces the record at once; durable, also against the loss of power.
-func writeRecord(dir string, r record, durable bool) error {
+// writeRecord replaces the record at once. It is not synced: it must outlive this process, and after a loss of power no sandbox is
+// left that it could speak of; that something is to be removed, the directory itself says.
+func writeRecord(dir string, r record) error {
 	b, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
 	tmp := filepath.Join(dir, recordName+".new")
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	err = os.WriteFile(tmp, b, 0o600)
+	if err == nil {
+		err = os.Rename(tmp, filepath.Join(dir, recordName))
+	}
 	if err != nil {
 		return fmt.Errorf("write the record: %w", err)
 	}
-	_, err = f.Write(b)
-	if durable {
-		err = errors.Join(err, f.Sync())
-	}
-	if err := errors.Join(err, f.Close()); err != nil {
-		return fmt.Errorf("write the record: %w", err)
-	}
-	if err := os.Rename(tmp, filepath.Join(dir, recordName)); err != nil {
-		return fmt.Errorf("write the record: %w", err)
-	}
-	if !durable {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return fmt.Errorf("write the record: %w", err)
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return nil
 }
 
 func readRecord(dir string) (record, error) {
