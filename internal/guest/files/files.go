@@ -31,14 +31,13 @@ type Files struct {
 // New makes Files. owner names whom a request acts as that names nobody.
 func New(users *user.Database, owner func() string) *Files { return &Files{users: users, owner: owner} }
 
-// as runs f as the named user after a look at the path. What f returns is turned into a cay.Error that says what was attempted.
-func (f *Files) as(name, op, file string, act func(user.Account) error) error {
-	if !strings.HasPrefix(file, "/") || strings.Contains(file, "\x00") {
-		return cay.Errorf(cay.Unprocessable, "the path %q is not absolute", file).On("path")
+// as runs act as the named user after a look at the path, which it first puts back into the bytes that it stands for. What act returns
+// is turned into a cay.Error that says what was attempted.
+func (f *Files) as(name, op string, wirePath *string, act func(user.Account) error) error {
+	if err := unwire(wirePath, "path"); err != nil {
+		return err
 	}
-	if len(file) > maxPath {
-		return cay.Errorf(cay.Unprocessable, "the path has %d bytes, at most %d are possible", len(file), maxPath).On("path")
-	}
+	file := *wirePath
 	if name == "" {
 		name = f.owner()
 	}
@@ -51,6 +50,19 @@ func (f *Files) as(name, op, file string, act func(user.Account) error) error {
 		return err
 	}
 	return problem(op, file, account.As(func() error { return act(account) }))
+}
+
+// unwire replaces a path as messages carry it by its own bytes, and refuses one that cannot be a path.
+func unwire(wirePath *string, field string) error {
+	file, ok := cay.ParseWirePath(*wirePath)
+	if !ok || !strings.HasPrefix(file, "/") || strings.Contains(file, "\x00") {
+		return cay.Errorf(cay.Unprocessable, "the path %q is not absolute", *wirePath).On(field)
+	}
+	if len(file) > maxPath {
+		return cay.Errorf(cay.Unprocessable, "the path has %d bytes, at most %d are possible", len(file), maxPath).On(field)
+	}
+	*wirePath = file
+	return nil
 }
 
 // problem turns an error of the kernel into one for the caller. No errno of a file operation is an internal error: the caller named
@@ -86,7 +98,7 @@ func problem(op, file string, err error) error {
 // Stat describes a file, a symlink itself unless it is to be followed.
 func (f *Files) Stat(req *guestv1.Stat) (*guestv1.FileInfo, error) {
 	var info *guestv1.FileInfo
-	err := f.as(req.User, "stat", req.Path, func(user.Account) error {
+	err := f.as(req.User, "stat", &req.Path, func(user.Account) error {
 		var st unix.Stat_t
 		stat := unix.Lstat
 		if req.Follow {
@@ -104,18 +116,18 @@ func (f *Files) Stat(req *guestv1.Stat) (*guestv1.FileInfo, error) {
 // describe expects to run as the user, since it reads a symlink's target.
 func (f *Files) describe(file string, st *unix.Stat_t) *guestv1.FileInfo {
 	info := &guestv1.FileInfo{
-		Path: text(file), Name: []byte(path.Base(file)), Type: kind(st.Mode), Size: st.Size, Mode: st.Mode & permissions,
+		Path: cay.WirePath(file), Name: []byte(path.Base(file)), Type: kind(st.Mode), Size: st.Size, Mode: st.Mode & permissions,
 		Uid: st.Uid, Gid: st.Gid, User: text(f.users.Name(st.Uid)), ModifiedUnixNs: st.Mtim.Nano(), Inode: st.Ino,
 	}
 	if info.Type == "symlink" {
 		if target, err := os.Readlink(file); err == nil {
-			info.Target = text(target)
+			info.Target = cay.WirePath(target)
 		}
 	}
 	return info
 }
 
-// text makes s fit for a message, whose strings are UTF-8; the exact name travels as bytes.
+// text makes s fit for a message, whose strings are UTF-8. Paths go by cay.WirePath instead, which loses nothing.
 func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func kind(mode uint32) string {
@@ -141,7 +153,7 @@ func (f *Files) Mkdir(req *guestv1.Mkdir) (*guestv1.FileInfo, error) {
 	if mode == 0 {
 		mode = 0o755
 	}
-	err := f.as(req.User, "make directory", req.Path, func(user.Account) error {
+	err := f.as(req.User, "make directory", &req.Path, func(user.Account) error {
 		dir := strings.TrimRight(req.Path, "/")
 		if dir == "" {
 			return unix.EEXIST
@@ -170,11 +182,11 @@ func (f *Files) Mkdir(req *guestv1.Mkdir) (*guestv1.FileInfo, error) {
 // Move renames a file or directory and describes it in its new place. Without overwrite, a target that exists is a
 // cay.AlreadyExists, decided by the kernel.
 func (f *Files) Move(req *guestv1.Move) (*guestv1.FileInfo, error) {
-	if !strings.HasPrefix(req.To, "/") || strings.Contains(req.To, "\x00") || len(req.To) > maxPath {
-		return nil, cay.Errorf(cay.Unprocessable, "the path %q is not absolute or too long", req.To).On("to")
+	if err := unwire(&req.To, "to"); err != nil {
+		return nil, err
 	}
 	var info *guestv1.FileInfo
-	err := f.as(req.User, "move", req.From, func(user.Account) error {
+	err := f.as(req.User, "move", &req.From, func(user.Account) error {
 		var st unix.Stat_t
 		if err := unix.Lstat(req.From, &st); err != nil {
 			return err
@@ -198,7 +210,7 @@ func (f *Files) Move(req *guestv1.Move) (*guestv1.FileInfo, error) {
 
 // Remove removes a file, or recursively a directory. A directory without that is a cay.Conflict.
 func (f *Files) Remove(req *guestv1.Remove) error {
-	return f.as(req.User, "remove", req.Path, func(user.Account) error {
+	return f.as(req.User, "remove", &req.Path, func(user.Account) error {
 		var st unix.Stat_t
 		if err := unix.Lstat(req.Path, &st); err != nil {
 			return err

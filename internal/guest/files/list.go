@@ -34,7 +34,7 @@ func (f *Files) List(req *guestv1.List) (*guestv1.FileList, error) {
 		return nil, err
 	}
 	depth := int(min(max(req.Depth, 1), maxDepth))
-	err = f.as(req.User, "list", req.Path, func(user.Account) error {
+	err = f.as(req.User, "list", &req.Path, func(user.Account) error {
 		dir := strings.TrimRight(req.Path, "/")
 		var st unix.Stat_t
 		if err := unix.Stat(dir+"/", &st); err != nil {

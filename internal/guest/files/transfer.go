@@ -32,7 +32,7 @@ type Reading struct {
 // cay.RangeNotSatisfiable.
 func (f *Files) Open(req *guestv1.ReadFile) (*Reading, error) {
 	var r *Reading
-	err := f.as(req.User, "read", req.Path, func(user.Account) error {
+	err := f.as(req.User, "read", &req.Path, func(user.Account) error {
 		var st unix.Stat_t
 		if err := unix.Stat(req.Path, &st); err != nil {
 			return err
@@ -123,7 +123,7 @@ const temporary = ".cay-write-"
 // the file under its name before Commit.
 func (f *Files) Create(req *guestv1.WriteFile) (*Writing, error) {
 	w := &Writing{files: f, req: req}
-	err := f.as(req.User, "write", req.Path, func(account user.Account) error {
+	err := f.as(req.User, "write", &req.Path, func(account user.Account) error {
 		w.account = account
 		if strings.HasSuffix(req.Path, "/") {
 			return unix.EISDIR
@@ -201,7 +201,7 @@ func (w *Writing) Write(b []byte) (int, error) {
 func (w *Writing) Commit() (*guestv1.FileInfo, error) {
 	var st unix.Stat_t
 	var found bool
-	err := w.files.as(w.req.User, "write", w.req.Path, func(user.Account) (err error) {
+	err := w.files.as(w.req.User, "write", &w.req.Path, func(user.Account) (err error) {
 		st, found, err = w.replaced()
 		return err
 	})
@@ -210,7 +210,7 @@ func (w *Writing) Commit() (*guestv1.FileInfo, error) {
 	}
 	var info *guestv1.FileInfo
 	if err == nil {
-		err = w.files.as(w.req.User, "write", w.req.Path, func(user.Account) error {
+		err = w.files.as(w.req.User, "write", &w.req.Path, func(user.Account) error {
 			flags := uint(0)
 			if w.req.IfNoneMatch {
 				flags = unix.RENAME_NOREPLACE
