@@ -27,11 +27,15 @@ import (
 
 const patience = 30 * time.Second
 
+// buildDir is what agentBinary made; "" when no test asked for it.
+var buildDir string
+
 var agentBinary = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "cay-agent-test")
 	if err != nil {
 		return "", err
 	}
+	buildDir = dir
 	file := filepath.Join(dir, "cay-agent")
 	build := exec.Command("go", "build", "-o", file, "github.com/cayhq/cay/cmd/cay-agent")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
@@ -44,8 +48,8 @@ var agentBinary = sync.OnceValues(func() (string, error) {
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if file, err := agentBinary(); err == nil {
-		os.RemoveAll(filepath.Dir(file))
+	if buildDir != "" {
+		os.RemoveAll(buildDir)
 	}
 	os.Exit(code)
 }
