@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"text/tabwriter"
 
@@ -86,6 +87,7 @@ func serverCommand() *cobra.Command {
 				return err
 			}
 		}
+		tuneCollector()
 		ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 		defer stop()
 		return Server(ctx, c.Config, *fromUp, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -109,12 +111,17 @@ func nodeCommand() *cobra.Command {
 				return err
 			}
 		}
+		tuneCollector()
 		ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 		defer stop()
 		return Node(ctx, c.Config, *fromUp, cmd.ErrOrStderr())
 	}
 	return cmd
 }
+
+// tuneCollector lets the heap of a server or a node grow to five times what lives in it before it is collected. What lives is tens of
+// megabytes at most, and streams spent 8 % of their CPU time in the collector at Go's default of twice (make bench, stream).
+func tuneCollector() { debug.SetGCPercent(400) }
 
 // inheritedFlag marks a process that `cay up` started: settings and sockets come over inherited descriptors.
 func inheritedFlag(cmd *cobra.Command) *bool {
