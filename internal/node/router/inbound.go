@@ -73,7 +73,7 @@ func (s *Session) output(c *connection, stream cay.Stream, f wire.Frame) error {
 	case err == nil || errors.Is(err, spool.ErrEnded):
 	case errors.Is(err, spool.ErrOrder):
 		return violation("%v", err)
-	default:
+	case !p.unkept.Swap(true): // once: a full disk of the host is met by every frame
 		s.cfg.Log.Error("output not kept", "process", p.id, "error", err)
 	}
 	p.acknowledge()

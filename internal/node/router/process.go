@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +25,7 @@ type Process struct {
 
 	started  chan struct{} // closed when the agent has answered the start
 	startErr error         // valid then
+	unkept   atomic.Bool   // some of its output could not be stored
 
 	done chan struct{} // closed when the exit is settled
 

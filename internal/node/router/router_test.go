@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -289,6 +292,32 @@ func TestARepeatedStartAttachesAndRunsOnce(t *testing.T) {
 	}
 	if n := len(r.agent.Starts()); n != 1 {
 		t.Fatalf("started %d times", n)
+	}
+}
+
+// lines counts what is logged.
+type lines struct{ atomic.Int64 }
+
+func (l *lines) Write(b []byte) (int, error) { l.Add(1); return len(b), nil }
+
+func TestOutputThatCannotBeKeptIsLoggedOnceForEachProcess(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "spool")
+	var logged lines
+	r := startIn(t, dir, scripts(map[string]agenttest.Script{"yes": writes(1 << 20)}), func(c *router.Config) {
+		c.Log = slog.New(slog.NewTextHandler(&logged, &slog.HandlerOptions{Level: slog.LevelError}))
+	})
+	if err := os.WriteFile(dir, nil, 0o600); err != nil { // no directory can be made here
+		t.Fatal(err)
+	}
+	a := r.run(router.StartSpec{Spec: argv("yes")})
+	if err := a.Ended(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if stdout, _ := a.Process().Log().Sizes(); stdout != 1<<20 {
+		t.Fatalf("%d bytes counted", stdout)
+	}
+	if n := logged.Load(); n < 1 || n > 3 { // that, and perhaps that its record was not written
+		t.Fatalf("%d errors in the log", n)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -216,6 +217,8 @@ func bootError(err error) error {
 		detail = "the sandbox ended while it booted"
 	case errors.Is(err, errDestroyed):
 		return cay.Errorf(cay.Gone, "the sandbox was deleted while it booted")
+	case errors.Is(err, syscall.ENOSPC):
+		return cay.Errorf(cay.DiskFull, "the worker's disk is full").Because(err)
 	case errors.As(err, &e) && e.Reason == cay.BootFailed:
 		detail = e.Detail
 	case errors.Is(err, context.DeadlineExceeded) || errors.As(err, &e) && e.Reason == cay.Unavailable:

@@ -4,12 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -305,6 +307,15 @@ func TestABootWithoutHelloFailsAndLeavesNothing(t *testing.T) {
 	d.mu.Unlock()
 	if _, err := n.Create(t.Context(), createRequest(id, 2)); err != nil {
 		t.Fatalf("the next attempt: %v", err)
+	}
+}
+
+func TestABootThatFindsTheDiskFullSaysSo(t *testing.T) {
+	d := newFakeDriver()
+	d.refuse = fmt.Errorf("boot: %w", &os.PathError{Op: "write", Path: "config.json", Err: syscall.ENOSPC})
+	n := startNode(t, d, t.TempDir())
+	if _, err := n.Create(t.Context(), createRequest(cay.NewID(cay.PrefixSandbox), 1)); reason(err) != cay.DiskFull {
+		t.Fatal(err)
 	}
 }
 
