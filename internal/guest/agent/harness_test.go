@@ -232,6 +232,7 @@ func gvisor(t *testing.T) *node {
 		exec.Command(runsc, append(flags, "kill", id, "KILL")...).Run()
 		cmd.Wait()
 		exec.Command(runsc, append(flags, "delete", "--force", id)...).Run()
+		unix.Unmount(n.dir+"/state/null-netns", unix.MNT_DETACH) // runsc leaves it
 	})
 	n.hello()
 	n.must(n.call(&guestv1.ToAgent{Message: &guestv1.ToAgent_Claim{Claim: &guestv1.Claim{
