@@ -71,6 +71,16 @@ func (p paths) create(uid, gid int) error {
 	return handOver(p.server(), uid, gid)
 }
 
+// leave removes the run directory, and the one above it that all installations share, where they are empty: a sandbox that lives on
+// keeps them.
+func (p paths) leave() {
+	for _, dir := range []string{p.run, filepath.Dir(p.run)} {
+		if os.Remove(dir) != nil {
+			return
+		}
+	}
+}
+
 // handOver gives dir and what is in it to a user. A server that was taken over may be at work in there: nothing outside of dir is
 // given away, neither through a directory that becomes a symbolic link meanwhile nor through a second name of a file.
 func handOver(dir string, uid, gid int) error {

@@ -38,6 +38,9 @@ func Up(ctx context.Context, c config.Config, out, errOut io.Writer) error {
 		return err
 	}
 	defer lock.Close()
+	if c.RunDir == "" { // else it is the operator's
+		defer p.leave()
+	}
 	if uid >= 0 {
 		if err := reachable(p.server()); err != nil {
 			return err
