@@ -85,7 +85,8 @@ func (d *Driver) config(h driver.Handle, shape driver.Shape, img *image.Host) *s
 // host has.
 func cpus(cores float64) int { return min(max(int(math.Ceil(cores)), 2), max(runtime.NumCPU(), 2)) }
 
-// rlimits are the agent's; it lowers them for what it starts.
+// rlimits are the agent's and of what it starts. The soft limit on files is the usual one for programs, many of which loop up to it;
+// Go raises its own to the hard one and hands the soft one on.
 func rlimits() []specs.POSIXRlimit {
 	var out []specs.POSIXRlimit
 	for _, r := range []struct {
@@ -93,7 +94,7 @@ func rlimits() []specs.POSIXRlimit {
 		id         int
 		soft, hard uint64
 	}{
-		{"RLIMIT_NOFILE", unix.RLIMIT_NOFILE, 65536, 65536},
+		{"RLIMIT_NOFILE", unix.RLIMIT_NOFILE, 1024, 65536},
 		{"RLIMIT_CORE", unix.RLIMIT_CORE, 0, 0},
 	} {
 		var now unix.Rlimit
