@@ -15,6 +15,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/driver"
 	"github.com/cayhq/cay/internal/node/spool"
+	"github.com/cayhq/cay/internal/wire"
 )
 
 const (
@@ -27,6 +28,10 @@ const (
 	maxBulk      = 32        // transfers at a time
 	maxViolation = 3         // within a minute
 )
+
+// MaxLag is how far a holder can lag behind its process, in bytes: the window, what the agent may send unacknowledged, and a frame.
+// A spool that keeps less loses output that a live reader was promised.
+const MaxLag = holdWindow + 256<<10 + wire.MaxFrame
 
 // Timing holds every period of a Session. Zero values take the defaults, which are the product's; tests shorten them.
 type Timing struct {

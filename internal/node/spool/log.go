@@ -186,6 +186,7 @@ func (l *Log) makeDir() error {
 func (l *Log) trim(s cay.Stream) {
 	st := &l.streams[s-1]
 	head, tail := halves(l.meta.MaxOutput)
+	tail = max(tail, l.spool.opts.MinTail)
 	for {
 		i := st.firstTail(head)
 		if i >= len(st.segs)-1 || st.segs[i+1].streamStart > st.size-tail {

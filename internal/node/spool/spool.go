@@ -21,6 +21,7 @@ type Options struct {
 	Keep     time.Duration // how long an ended process is kept; default 15 minutes
 	KeepLast int           // how many ended ones are kept for longer; default 100
 	MaxEnded int           // how many ended ones are kept at most; default 10,000
+	MinTail  int64         // bytes that each stream's tail keeps on disk for readers, also where max_output is less; default none
 	Now      func() time.Time
 }
 

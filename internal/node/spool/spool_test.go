@@ -451,3 +451,25 @@ func TestOfALongCommandTheBeginningIsKept(t *testing.T) {
 		t.Fatalf("%d empty arguments are kept", len(got))
 	}
 }
+
+func TestAReaderThatLagsByLessThanTheMinimalTailMissesNothing(t *testing.T) {
+	const lag = 600 << 10
+	l := newLog(t, open(t, t.TempDir(), Options{MinTail: lag}), 1000) // far less than the lag
+	r := l.NewReader(0)
+	defer r.Close()
+	var at, read int64
+	for at < 4<<20 {
+		must(t, l.Append(cay.Stdout, at, bytes.Repeat([]byte{byte(at >> 10)}, 1<<10)))
+		at += 1 << 10
+		for at-read >= lag-32<<10 {
+			c, ok, err := r.Next()
+			if err != nil || !ok || c.Gap > 0 {
+				t.Fatalf("at %d of %d: %+v %v %v", read, at, c.Gap, ok, err)
+			}
+			read += int64(len(c.Data))
+		}
+	}
+	if kept, _, _ := collect(t, l, cay.Stdout); len(kept) > 1000 {
+		t.Errorf("the answer holds %d bytes of at most 1000", len(kept))
+	}
+}

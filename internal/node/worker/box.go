@@ -85,7 +85,9 @@ func (p *prepared) close() {
 
 // speak opens spool and session of a sandbox that runs.
 func (w *Worker) speak(h driver.Handle, isFrozen bool, owner *box) (*prepared, error) {
-	sp, err := spool.Open(w.spoolDir(h), w.cfg.Spool)
+	opts := w.cfg.Spool
+	opts.MinTail = max(opts.MinTail, router.MaxLag)
+	sp, err := spool.Open(w.spoolDir(h), opts)
 	if err != nil {
 		return nil, err
 	}
