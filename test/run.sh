@@ -6,12 +6,30 @@ export CAY_TEST_RUNSC=$PWD/build/runsc CAY_TEST_AGENT=$PWD/build/cay-agent CAY_T
 
 step() { echo "== $*"; }
 
+# tests runs go test and shows what failed, in full, and one line for each package. With CAY_TEST_REQUIRE_ALL=1 a skipped test fails.
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+tests() {
+	local failed=0
+	go test -v "$@" >"$log" 2>&1 || failed=1
+	if [ "$failed" = 1 ]; then
+		# All but what passed: the output of failed tests, build errors, panics.
+		grep -vE '^\s*(=== |--- PASS|PASS$)' "$log" || true
+	else
+		grep -E '^(ok|FAIL|---)' "$log" | grep -v -- '--- PASS' || true
+	fi
+	if grep -E '^\s*--- SKIP' -A 3 "$log" && [ "${CAY_TEST_REQUIRE_ALL:-}" = 1 ]; then
+		echo "CAY_TEST_REQUIRE_ALL=1: the tests above were skipped"
+		failed=1
+	fi
+	return "$failed"
+}
+
 step lint
 make -s lint
 step generated files
 make -s verify
 step "packages, with the race detector"
-packages=$(go list ./... | grep -v '/test/')
-CGO_ENABLED=1 go test -race -timeout 15m $packages
+CGO_ENABLED=1 tests -race -timeout 15m $(go list ./... | grep -v '/test/')
 step "the product, with real gVisor"
-go test -count=1 -p 1 -timeout 30m ./test/...
+tests -count=1 -p 1 -timeout 30m ./test/...

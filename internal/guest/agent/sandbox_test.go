@@ -2,9 +2,6 @@ package agent_test
 
 import (
 	"fmt"
-	"os"
-	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -190,57 +187,6 @@ func TestFiveHundredQuickOrphansLeaveNoZombiesInside(t *testing.T) {
 		n.sh("for i in 1 2 3 4 5 6 7 8 9 0; do (sleep .05 &) ; done")
 	}
 	eventually(t, "no process is left", func() bool { return len(n.processes()) == 0 })
-}
-
-// Figures, not promises: they are logged for comparison with those in the documentation.
-func TestMeasureExecAndThroughput(t *testing.T) {
-	if os.Getenv("CAY_TEST_MEASURE") == "" {
-		t.Skip("CAY_TEST_MEASURE is not set")
-	}
-	everywhere(t, func(t *testing.T, n *node) {
-		count, _ := strconv.Atoi(os.Getenv("CAY_TEST_MEASURE"))
-		for _, s := range []func() *guestv1.Start{
-			func() *guestv1.Start { return &guestv1.Start{Argv: []string{"/bin/true"}} },
-			func() *guestv1.Start { return &guestv1.Start{Shell: "true"} },
-		} {
-			var starts, ends []time.Duration
-			for range max(count, 20) {
-				began := time.Now()
-				p := n.start(s())
-				starts = append(starts, time.Since(began))
-				<-p.done
-				ends = append(ends, time.Since(began))
-				p.wait()
-			}
-			slices.Sort(starts)
-			slices.Sort(ends)
-			t.Logf("%v: started p50 %v, ended min %v p50 %v p90 %v", s(), starts[len(starts)/2], ends[0], ends[len(ends)/2], ends[len(ends)*9/10])
-		}
-		var pings []time.Duration
-		for range 100 {
-			began := time.Now()
-			n.call(&guestv1.ToAgent{Message: &guestv1.ToAgent_Ping{Ping: &guestv1.Ping{}}})
-			pings = append(pings, time.Since(began))
-		}
-		slices.Sort(pings)
-		t.Logf("ping p50 %v", pings[50])
-		t.Logf("a pipe inside: %s", n.sh("bash -c 'time (head -c 500M /dev/zero | cat >/dev/null)' 2>&1 | grep real"))
-		began := time.Now()
-		p := n.shell("sleep .2; head -c 500M /dev/zero")
-		p.mu.Lock()
-		p.unkept = true
-		p.mu.Unlock()
-		p.wait()
-		t.Logf("500 MiB of output in %v: %.0f MB/s, %d runs", time.Since(began), 524.288/time.Since(began).Seconds(), p.runs)
-
-		dir := n.sh("pwd")
-		began = time.Now()
-		n.upload(&guestv1.WriteFile{Path: dir + "/big"}, &zeros{left: 200 << 20})
-		t.Logf("200 MiB up: %.0f MB/s", 209.7/time.Since(began).Seconds())
-		began = time.Now()
-		n.download(&guestv1.ReadFile{Path: dir + "/big", Length: -1}, &discard{})
-		t.Logf("200 MiB down: %.0f MB/s", 209.7/time.Since(began).Seconds())
-	})
 }
 
 type discard struct{}

@@ -1,3 +1,7 @@
+//go:build peers
+
+// The peers are not Cay's to test in every run, and few machines have them all: go test -tags peers ./test/bench/peer
+
 package peer
 
 import (
