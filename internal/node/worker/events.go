@@ -85,7 +85,20 @@ func oomEvent(b *box, v router.Victim) *nodev1.Event {
 	}}}
 }
 
-// measure samples every sandbox and tells watchers of those in use.
+// measureAll samples every sandbox at intervals and tells watchers of those in use, until ctx ends.
+func (w *Worker) measureAll(ctx context.Context) {
+	tick := time.NewTicker(w.timing.Sample)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			w.measure(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
 func (w *Worker) measure(ctx context.Context) {
 	w.mu.Lock()
 	boxes := make([]*box, 0, len(w.boxes))

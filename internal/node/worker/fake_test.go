@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -28,6 +29,8 @@ type fakeDriver struct {
 	refuse    error // of Prepare
 	// halfFrozen is the error of a Freeze that stops the processes nevertheless.
 	halfFrozen error
+	measuring  chan struct{} // Stats waits until it is closed; nil: not at all
+	measured   atomic.Int64  // calls of Stats that have begun to wait
 }
 
 type fakeBox struct {
@@ -179,6 +182,13 @@ func (d *fakeDriver) change(h driver.Handle, f func(*fakeBox)) error {
 }
 
 func (d *fakeDriver) Stats(_ context.Context, h driver.Handle) (driver.Stats, error) {
+	d.mu.Lock()
+	measuring := d.measuring
+	d.mu.Unlock()
+	if measuring != nil {
+		d.measured.Add(1)
+		<-measuring
+	}
 	var st driver.Stats
 	err := d.change(h, func(b *fakeBox) {
 		st = driver.Stats{CPU: 2 * time.Second, MemoryBytes: b.memory, PeakBytes: b.memory, DiskBytes: 3 << 20, HostPids: 4}

@@ -192,8 +192,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("watch sandboxes: %w", err)
 	}
-	tick := time.NewTicker(w.timing.Sample)
-	defer tick.Stop()
+	var measuring sync.WaitGroup // aside: an alarm for memory cannot wait until hundreds of sandboxes are measured
+	defer func() { cancel(); measuring.Wait() }()
+	measuring.Go(func() { w.measureAll(ctx) })
 	for {
 		select {
 		case e, ok := <-events:
@@ -204,8 +205,6 @@ func (w *Worker) Run(ctx context.Context) error {
 				return errors.New("watch sandboxes: the driver stopped")
 			}
 			w.noticed(e)
-		case <-tick.C:
-			w.measure(ctx)
 		case <-ctx.Done():
 			return nil
 		}

@@ -621,6 +621,23 @@ func TestMemoryIsReclaimedAndWhatDoesNotHelpEndsTheSandbox(t *testing.T) {
 	}
 }
 
+func TestAnAlarmDoesNotWaitForMeasurements(t *testing.T) {
+	d := newFakeDriver()
+	n := startNode(t, d, t.TempDir())
+	id := n.create()
+	s := n.process(t.Context(), startInput(id, nil, "sleep"))
+	s.next()
+	w := n.watch()
+	measuring := make(chan struct{})
+	defer close(measuring)
+	d.mu.Lock()
+	d.measuring = measuring
+	d.mu.Unlock()
+	eventually(t, "a measurement is under way", func() bool { return d.measured.Load() > 0 })
+	d.events <- driver.Event{Handle: d.of(id).status.Handle, Type: driver.EventMemory, Promise: 512 << 20, Current: 600 << 20}
+	nextEvent(t, w, (*nodev1.Event).GetOom)
+}
+
 func TestASandboxBelowItsLimitAfterAKillForMemoryLives(t *testing.T) {
 	d := newFakeDriver()
 	n := startNode(t, d, t.TempDir())
