@@ -10,7 +10,10 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/control/api"
@@ -60,6 +63,9 @@ func Server(ctx context.Context, c config.Config, fromUp bool, out, errOut io.Wr
 	}
 	defer listener.Close()
 	log := observe.Logger(errOut, c.LogLevel, c.LogFormat).With("process", "server")
+	if err := forgoPrivileges(); err != nil {
+		log.Warn("the server could gain privileges by a setuid program", "error", err)
+	}
 
 	p := pathsOf(c)
 	if err := os.MkdirAll(p.server(), 0o700); err != nil {
@@ -74,6 +80,16 @@ func Server(ctx context.Context, c config.Config, fromUp bool, out, errOut io.Wr
 		_, err := fmt.Fprintf(out, "ready http://%s\n", reachableAddr(listener.Addr().(*net.TCPAddr)))
 		return err
 	})
+}
+
+// forgoPrivileges makes sure that nothing this process may be brought to execute has more rights than it has itself. It fails in a
+// build with cgo, in which not all threads can be reached.
+func forgoPrivileges() error {
+	_, _, errno := syscall.AllThreadsSyscall6(syscall.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, 0)
+	if errno != 0 {
+		return fmt.Errorf("set no_new_privs: %w", errno)
+	}
+	return nil
 }
 
 // serve puts the control plane together. Order: the store, who may come in, the rules, the connections to nodes, the queue, and at

@@ -112,6 +112,10 @@ func (c *Client) Request(ctx context.Context, method, path string, body any, hea
 			req.Host = headers[n+1]
 			continue
 		}
+		if headers[n+1] == "" { // not sent at all
+			req.Header.Del(headers[n])
+			continue
+		}
 		req.Header.Set(headers[n], headers[n+1])
 	}
 	return req, nil

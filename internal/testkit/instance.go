@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -99,13 +100,17 @@ func NewKey() string {
 	return "cay_" + hex.EncodeToString(b[:])
 }
 
+// freePort finds a port below the range from which the kernel takes those of outgoing connections: no client's can come upon it while
+// the server is down.
 func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	const lowest, count = 20_000, 12_000
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", lowest+mathrand.IntN(count))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			return addr, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return "", errors.New("no free port was found")
 }
 
 func copyExecutable(from, to string) error {

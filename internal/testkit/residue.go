@@ -149,7 +149,8 @@ func (i *Instance) sockets() []string {
 	table, _ := os.ReadFile("/proc/net/unix")
 	var out []string
 	for line := range strings.Lines(string(table)) {
-		if fields := strings.Fields(line); len(fields) == 8 && i.belongs(fields[7]) {
+		// Both ends of a connection have the name of the one that listens.
+		if fields := strings.Fields(line); len(fields) == 8 && i.belongs(fields[7]) && !slices.Contains(out, fields[7]) {
 			out = append(out, fields[7])
 		}
 	}

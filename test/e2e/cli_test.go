@@ -61,8 +61,8 @@ func TestRunIsLikeTheLocalCommand(t *testing.T) {
 		"no stdin without -i":      {[]string{"run", "--", "cat"}, "ignored", "", "", 0},
 		"environment":              {[]string{"run", "--env", "A=b=c", "-e", "B=", "--", "sh", "-c", "echo $A-$B-"}, "", "b=c--\n", "", 0},
 		"output that is no text":   {[]string{"run", "--", "printf", `\377\000\n`}, "", "\xff\x00\n", "", 0},
-		"a flag that there is not": {[]string{"run", "--no-such-flag"}, "", "", "*", 125},
-		"no command":               {[]string{"run"}, "", "", "*", 125},
+		"a flag that there is not": {[]string{"run", "--no-such-flag"}, "", "", "*", 2},
+		"no command":               {[]string{"run"}, "", "", "*", 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -197,7 +197,7 @@ func TestTheCommandsOfASandboxesLife(t *testing.T) {
 		t.Errorf("inspect: %+v, %v", obj, err)
 	}
 	var made testkit.SandboxObject
-	if err := json.Unmarshal([]byte(want(0, "", "create", "-o", "json", "--memory", "256")), &made); err != nil || made.MemoryMB != 256 {
+	if err := json.Unmarshal([]byte(want(0, "", "create", "-o", "json", "--memory", "256m")), &made); err != nil || made.MemoryMB != 256 {
 		t.Errorf("create -o json: %+v, %v", made, err)
 	}
 	want(0, "", "rm", made.ID)

@@ -41,7 +41,7 @@ func TestASecondServerOnTheSameDataSaysSoAndEnds(t *testing.T) {
 		<-ended
 		t.Fatal("it does not end")
 	}
-	if !strings.Contains(out.String(), inst.DataDir) || strings.Contains(out.String(), "ready ") {
+	if !strings.Contains(out.String(), inst.DataDir) || strings.Contains(out.String(), "ready http") {
 		t.Errorf("it says %q", out.String())
 	}
 	if err := inst.Ready(t.Context()); err != nil {
@@ -265,9 +265,16 @@ func TestTheNodeListensOnNothingButItsSocket(t *testing.T) {
 	if owner := fmt.Sprint(info.Sys().(*syscall.Stat_t).Uid); info.Mode().Perm() != 0o600 || owner != strings.Fields(uid)[0] {
 		t.Errorf("%s: mode %v, owner %s, server's user %s", socket, info.Mode(), owner, uid)
 	}
-	for _, dir := range []string{filepath.Join(inst.RunDir(), "s"), filepath.Join(inst.RunDir(), "runsc"), filepath.Join(inst.DataDir, "sandboxes")} {
-		if info, err := os.Stat(dir); err != nil || info.Mode().Perm()&0o077 != 0 {
-			t.Errorf("%s: %v, %v; others may enter", dir, info.Mode(), err)
+	inst.Create(t)
+	for _, pattern := range []string{filepath.Join(inst.RunDir(), "s", "*"), filepath.Join(inst.DataDir, "sandboxes", "*")} {
+		dirs, err := filepath.Glob(pattern)
+		if err != nil || len(dirs) == 0 {
+			t.Errorf("%s: %v %v", pattern, dirs, err)
+		}
+		for _, dir := range append(dirs, filepath.Dir(pattern)) {
+			if info, err := os.Stat(dir); err != nil || info.Mode().Perm()&0o066 != 0 || dir != filepath.Dir(pattern) && info.Mode().Perm()&0o011 != 0 {
+				t.Errorf("%s: %v, %v", dir, info.Mode(), err)
+			}
 		}
 	}
 }
