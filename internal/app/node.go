@@ -60,8 +60,8 @@ func Node(ctx context.Context, c config.Config, fromUp bool, errOut io.Writer) e
 	return runNode(ctx, c, p, uid, gid, log)
 }
 
-// runNode puts the node together. Order: executables, driver (which takes over what runs), worker, and at last the socket; and the
-// other way round to stop.
+// runNode puts the node together. Order: executables, driver (which takes over what runs), socket, worker, and at last the service
+// on the socket; and the other way round to stop.
 func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *slog.Logger) (err error) {
 	executables, err := bundle.Unpack(ctx, p.bin())
 	if err != nil {
@@ -86,13 +86,17 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 	for _, note := range info.Notes {
 		log.Warn("not everything is enforced here", "note", note)
 	}
-	capacity, err := capacityOf(c)
+	capacity, err := capacityOf(c, diskInUse(ctx, d))
 	if err != nil {
 		return err
 	}
 	var runtimes []*nodev1.Runtime
 	for _, r := range d.Runtimes() {
 		runtimes = append(runtimes, &nodev1.Runtime{Name: r.Name, Version: r.Version, Image: r.Image, Exec: r.Exec})
+	}
+	listener, err := listenPrivate(p.nodeSocket(), uid, gid)
+	if err != nil {
+		return err
 	}
 	w, err := worker.New(worker.Config{
 		Driver: d, DataDir: p.data, WorkerID: id, Version: Version,
@@ -104,7 +108,7 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 		Log:         log,
 	})
 	if err != nil {
-		return fmt.Errorf("take over the sandboxes: %w", err)
+		return errors.Join(fmt.Errorf("take over the sandboxes: %w", err), listener.Close())
 	}
 	closeWorker := func() error {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
@@ -112,10 +116,6 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 		return w.Close(closing)
 	}
 
-	listener, err := listenPrivate(p.nodeSocket(), uid, gid)
-	if err != nil {
-		return errors.Join(err, closeWorker())
-	}
 	path, handler := w.Handler()
 	mux := http.NewServeMux()
 	mux.Handle(path, handler)
@@ -161,7 +161,8 @@ func hostFingerprint(log *slog.Logger) func() string {
 	}
 }
 
-// listenPrivate listens on a unix socket that only root and the given user can connect to, from its first moment on.
+// listenPrivate listens on a unix socket that only root and the given user can connect to, from its first moment on. It changes the
+// umask of the whole process for that moment: nothing else may make files meanwhile.
 func listenPrivate(path string, uid, gid int) (net.Listener, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("replace the node's socket: %w", err)
@@ -214,9 +215,21 @@ type capacity struct {
 	diskGB   float64
 }
 
+// diskInUse is what the sandboxes that run hold of the disk, bytes.
+func diskInUse(ctx context.Context, d *gvisor.Driver) int64 {
+	var sum int64
+	listed, _ := d.List(ctx) // what cannot be read counts as nothing: the capacity is an estimate
+	for _, s := range listed {
+		if st, err := d.Stats(ctx, s.Handle); err == nil {
+			sum += st.DiskBytes
+		}
+	}
+	return sum
+}
+
 // capacityOf is what sandboxes may be promised in all: what the operator says, else what the machine has. A tenth of the memory is
-// left to the host.
-func capacityOf(c config.Config) (capacity, error) {
+// left to the host. inUse is the disk that sandboxes have taken already, bytes: it is not free, but theirs by promise.
+func capacityOf(c config.Config, inUse int64) (capacity, error) {
 	out := capacity{cpu: float64(runtime.NumCPU()), memoryMB: c.MemoryMB, diskGB: c.DiskGB}
 	if out.memoryMB == 0 {
 		var info unix.Sysinfo_t
@@ -230,7 +243,7 @@ func capacityOf(c config.Config) (capacity, error) {
 		if err := unix.Statfs(c.DataDir, &st); err != nil {
 			return out, fmt.Errorf("ask for free disk in %s: %w", c.DataDir, err)
 		}
-		out.diskGB = float64(st.Bavail) * float64(st.Bsize) / (1 << 30)
+		out.diskGB = (float64(st.Bavail)*float64(st.Bsize) + float64(inUse)) / (1 << 30)
 	}
 	return out, nil
 }
