@@ -44,6 +44,7 @@ const (
 	pidsBase, pidsEach = 256, 4
 	// minInodes and inodesPerGB bound the files of a sandbox's disk; each costs the sentry about 2.5 KB of memory and no disk.
 	minInodes, inodesPerGB = 65536, 65536
+	memoryPerInode         = 4096 // bytes of the sandbox's memory for which it may have a file
 	// maxSocketPath is the kernel's bound on a socket's path (sun_path less its final zero).
 	maxSocketPath = 107
 )

@@ -241,6 +241,19 @@ func TestRunscSaysItsVersion(t *testing.T) {
 	}
 }
 
+func TestEmptyFilesDoNotFillTheMemory(t *testing.T) {
+	const each = 2500 // bytes of the sentry's memory, measured
+	for _, s := range []driver.Shape{{MemoryMB: 64, DiskGB: 4}, {MemoryMB: 256, DiskGB: 100}, {MemoryMB: 1024, DiskGB: 0.1}, {MemoryMB: 1024, DiskGB: 4}} {
+		n := inodes(s)
+		if n < 1<<14 || n*each > s.MemoryMB<<20*2/3 {
+			t.Errorf("%d files in %d MB", n, s.MemoryMB)
+		}
+	}
+	if n := inodes(driver.Shape{MemoryMB: 1024, DiskGB: 4}); n != 4*inodesPerGB {
+		t.Errorf("%d files on 4 GB", n)
+	}
+}
+
 func TestAProcessIsKnownByItsStart(t *testing.T) {
 	cmd := exec.Command("sleep", "100")
 	if err := cmd.Start(); err != nil {

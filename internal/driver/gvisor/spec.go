@@ -107,10 +107,15 @@ func rlimits() []specs.POSIXRlimit {
 	return out
 }
 
+// inodes bounds the files of a sandbox's disk, so that a program that makes too many of them runs out of files and not the sandbox
+// out of memory: more than about half of that never goes into empty ones.
+func inodes(shape driver.Shape) int64 {
+	return min(max(minInodes, int64(shape.DiskGB*inodesPerGB)), shape.MemoryMB<<20/memoryPerInode)
+}
+
 // arguments are runsc's, for a start.
 func (d *Driver) arguments(h driver.Handle, shape driver.Shape) []string {
 	disk := int64(shape.DiskGB * (1 << 30))
-	inodes := max(minInodes, int64(shape.DiskGB*inodesPerGB))
 	args := []string{
 		"--root=" + d.runscRoot(),
 		"--log=" + filepath.Join(d.dir(h), logName),
@@ -123,7 +128,7 @@ func (d *Driver) arguments(h driver.Handle, shape driver.Shape) []string {
 		// The limits hold because runsc and all its children are born in the control group that this package made.
 		"--ignore-cgroups",
 		// The inodes are an addition of cmd/cay-runsc; an unpatched runsc refuses the value.
-		fmt.Sprintf("--overlay2=root:dir=%s,size=%d/nr_inodes=%d", d.diskDir(h), disk, inodes),
+		fmt.Sprintf("--overlay2=root:dir=%s,size=%d/nr_inodes=%d", d.diskDir(h), disk, inodes(shape)),
 	}
 	if d.rootless {
 		args = append(args, "--rootless")
