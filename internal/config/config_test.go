@@ -61,7 +61,7 @@ func TestDefaultsAreValid(t *testing.T) {
 
 func TestSecretsAreNeverShown(t *testing.T) {
 	secret := "cay_" + strings.Repeat("ab", 32)
-	l, err := Load("/nonexistent", false, noEnv, map[string]string{"bootstrap_key": secret})
+	l, err := Load(filepath.Join(t.TempDir(), "none.yaml"), false, noEnv, map[string]string{"bootstrap_key": secret})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,10 +73,10 @@ func TestSecretsAreNeverShown(t *testing.T) {
 }
 
 func TestAFileThatWasAskedForMustExist(t *testing.T) {
-	if _, err := Load("/nonexistent/cay.yaml", true, noEnv, nil); err == nil {
+	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml"), true, noEnv, nil); err == nil {
 		t.Error("a missing file went unnoticed")
 	}
-	if _, err := Load("/nonexistent/cay.yaml", false, noEnv, nil); err != nil {
+	if _, err := Load(filepath.Join(t.TempDir(), "none.yaml"), false, noEnv, nil); err != nil {
 		t.Error(err)
 	}
 }
