@@ -37,7 +37,7 @@ func sandbox(t *testing.T, c *client.Client) string {
 // within bounds a test that would otherwise hang.
 func within(t *testing.T) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

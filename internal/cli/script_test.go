@@ -139,7 +139,7 @@ func put(ts *testscript.TestScript, neg bool, args []string) {
 
 // await FILE TEXT waits until the file holds the text.
 func await(ts *testscript.TestScript, neg bool, args []string) {
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		data, _ := os.ReadFile(ts.MkAbs(args[0]))
 		if strings.Contains(string(data), args[1]) {

@@ -79,7 +79,7 @@ func asTerminalUser(t *testing.T, server *clienttest.Server, args ...string) *us
 
 func (u *user) sees(text string) {
 	u.t.Helper()
-	deadline := time.Now().Add(15 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		u.mu.Lock()
 		screen := u.screen.String()
@@ -107,7 +107,7 @@ func (u *user) exitCode() int {
 	go func() { u.cmd.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(15 * time.Second):
+	case <-time.After(time.Minute):
 		u.t.Fatal("cay did not end")
 	}
 	return u.cmd.ProcessState.ExitCode()

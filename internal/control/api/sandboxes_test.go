@@ -66,7 +66,7 @@ func creating(r *rig) (cay.ID, <-chan answer) {
 	r.boxes.status = cay.Creating
 	answers := make(chan answer, 1)
 	go func() { answers <- r.do("POST", "/v1/sandboxes", `{}`) }()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for time.Now().Before(deadline) {
 		r.boxes.mu.Lock()
 		for id := range r.boxes.rows {
@@ -254,7 +254,7 @@ func TestACallerThatGoesAwayDoesNotCancelACreate(t *testing.T) {
 			t.Error("it answered")
 		}
 	}()
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for r.boxes.count() == 0 && time.Now().Before(deadline) {
 		time.Sleep(time.Millisecond)
 	}

@@ -24,7 +24,7 @@ type peer struct {
 
 func (r *rig) dial(path string) *peer {
 	r.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	r.Cleanup(cancel)
 	conn, res, err := websocket.Dial(ctx, r.srv.URL+path, &websocket.DialOptions{
 		Subprotocols: []string{"cay.exec.v1"}, HTTPHeader: http.Header{"Authorization": {"Bearer " + adminKey}},
@@ -239,7 +239,7 @@ func TestATerminalIsALoginShellThatHangsUp(t *testing.T) {
 		t.Errorf("got %v", st)
 	}
 	_ = p.conn.Close(websocket.StatusNormalClosure, "")
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for len(r.node.sentSignals()) < 2 && time.Now().Before(deadline) {
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -272,7 +272,7 @@ func TestCloseEndsWebSocketsWith1012(t *testing.T) {
 	running.text("started")
 	waiting := r.dial(r.box() + "/exec")
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_ = r.api.Close(ctx)
 	}()
@@ -290,7 +290,7 @@ func TestPingsComeWhileNothingDoes(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Keepalive = 10 * time.Millisecond })
 	r.node.process = cat(make(chan string, 8))
 	pinged := make(chan struct{}, 1)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	conn, _, err := websocket.Dial(ctx, r.srv.URL+r.box()+"/terminal", &websocket.DialOptions{
 		Subprotocols: []string{"cay.exec.v1"}, HTTPHeader: http.Header{"X-API-Key": {adminKey}},
@@ -342,7 +342,7 @@ func TestABrowserOpensATerminalWithATicket(t *testing.T) {
 	r.node.process = cat(make(chan string, 8))
 	box := r.box()
 	a := r.status(r.do("POST", "/v1/tickets", `{"method":"GET","url":"`+box+`/terminal?rows=24&cols=80"}`), 200)
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	url := r.srv.URL + box + "/terminal?cols=80&rows=24&ticket=" + a.member(t, "ticket").(string)
 	conn, _, err := websocket.Dial(ctx, url, &websocket.DialOptions{Subprotocols: []string{"cay.exec.v1"}})

@@ -95,7 +95,7 @@ func (p *plane) create(req cay.CreateSandbox) cay.ID {
 
 func (p *plane) wait(id cay.ID, want cay.Status) *cay.Sandbox {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(p.t.Context(), time.Minute)
 	defer cancel()
 	sb, err := p.Wait(ctx, project, id, want)
 	p.ok(err)

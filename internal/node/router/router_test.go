@@ -88,7 +88,7 @@ func argv(args ...string) cay.ProcessSpec { return cay.ProcessSpec{Argv: args, S
 // drain reads to the end and returns what came and the exit.
 func drain(t testing.TB, a *router.Attachment) (out, errs string, exit cay.ProcessExit) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var data [2]bytes.Buffer
 	for {
@@ -106,7 +106,7 @@ func drain(t testing.TB, a *router.Attachment) (out, errs string, exit cay.Proce
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); {
+	for deadline := time.Now().Add(time.Minute); !ok(); {
 		if time.Now().After(deadline) {
 			t.Fatal("not in time: " + what)
 		}
@@ -340,7 +340,7 @@ func TestAWriterWhoseStdinIsTakenOverIsToldWhileItWaits(t *testing.T) {
 		if cay.ReasonOf(err) != cay.Conflict {
 			t.Fatal(err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("it waits on")
 	}
 	// The room that the process's end makes is the second's to hear of.
@@ -353,7 +353,7 @@ func TestAWriterWhoseStdinIsTakenOverIsToldWhileItWaits(t *testing.T) {
 		if cay.ReasonOf(err) != cay.Conflict {
 			t.Fatal(err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the second waits on")
 	}
 }
