@@ -86,7 +86,7 @@ func startNode(t testing.TB, d *fakeDriver, dir string, change ...func(*worker.C
 	n.stop = func() {
 		once.Do(func() {
 			cancel()
-			closing, done := context.WithTimeout(context.Background(), 10*time.Second)
+			closing, done := context.WithTimeout(context.Background(), time.Minute)
 			defer done()
 			if err := w.Close(closing); err != nil {
 				t.Error(err)
@@ -194,7 +194,7 @@ func (s *stream) drain() (started *nodev1.Started, data [2][]byte, exit *nodev1.
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("not in time: " + what)
 		}
