@@ -2,7 +2,7 @@
 # Every test, one after another where they would fight for the cores: what `make test` runs once all is built.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export CAY_TEST_RUNSC=$PWD/build/runsc CAY_TEST_AGENT=$PWD/build/cay-agent CAY_TEST_BIN=$PWD/bin/cay
+export CAY_TEST_RUNSC=$PWD/build/runsc CAY_TEST_BIN=$PWD/bin/cay
 
 step() { echo "== $*"; }
 

@@ -43,10 +43,10 @@ type Installation struct {
 	ChildSetup any
 }
 
-// BuildAgent builds the suite's agent, static, and returns its path; CAY_TEST_AGENT names one that is built already.
+// BuildAgent builds the suite's agent, static, and returns its path; CAY_DRIVERTEST_AGENT names one that is built already.
 func BuildAgent(t *testing.T) string {
 	t.Helper()
-	if path := os.Getenv("CAY_TEST_AGENT"); path != "" {
+	if path := os.Getenv("CAY_DRIVERTEST_AGENT"); path != "" {
 		return path
 	}
 	path := filepath.Join(t.TempDir(), "fakeagent")

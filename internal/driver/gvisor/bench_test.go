@@ -23,9 +23,9 @@ import (
 // first output. It also reports the median time of Destroy and the memory of an idle sandbox (PSS).
 func BenchmarkBoot(b *testing.B) {
 	runsc := os.Getenv("CAY_TEST_RUNSC")
-	agent := os.Getenv("CAY_TEST_AGENT")
+	agent := os.Getenv("CAY_DRIVERTEST_AGENT")
 	if runsc == "" || agent == "" {
-		b.Skip("set CAY_TEST_RUNSC and CAY_TEST_AGENT")
+		b.Skip("set CAY_TEST_RUNSC and CAY_DRIVERTEST_AGENT")
 	}
 	dir, err := os.MkdirTemp("", "cay")
 	if err != nil {

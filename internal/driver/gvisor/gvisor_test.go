@@ -212,7 +212,7 @@ func TestGVisorWithoutRoot(t *testing.T) {
 	}
 	cmd := exec.Command(copied["test"], "-test.run=^TestGVisorWithoutRoot$", "-test.v="+strconv.FormatBool(testing.Verbose()), "-test.timeout=8m")
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "XDG_RUNTIME_DIR=") }),
-		"CAY_TEST_RUNSC="+copied["runsc"], "CAY_TEST_AGENT="+copied["agent"], "HOME="+filepath.Join(dir, "home"), "TMPDIR="+filepath.Join(dir, "tmp"))
+		"CAY_TEST_RUNSC="+copied["runsc"], "CAY_DRIVERTEST_AGENT="+copied["agent"], "HOME="+filepath.Join(dir, "home"), "TMPDIR="+filepath.Join(dir, "tmp"))
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()

@@ -15,7 +15,8 @@ import (
 	"time"
 
 	"github.com/pressly/goose/v3"
-	_ "modernc.org/sqlite" // the driver named "sqlite"
+	"modernc.org/sqlite" // also the driver of that name
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/control/store"
@@ -187,8 +188,17 @@ func (s *Store) commit(group []job) {
 		if outcomes[i] == nil && err != nil {
 			outcomes[i] = fmt.Errorf("write to the store: %w", err)
 		}
-		j.done <- outcomes[i]
+		j.done <- full(outcomes[i])
 	}
+}
+
+// full tells a disk that is full from other failures: it is the one that an operator can mend.
+func full(err error) error {
+	var failure *sqlite.Error
+	if errors.As(err, &failure) && failure.Code()&0xff == sqlite3.SQLITE_FULL {
+		return cay.Errorf(cay.DiskFull, "the server's own disk is full; nothing was changed: free some space in its data directory and try again").Because(err)
+	}
+	return err
 }
 
 // found turns SQL's "no rows" into the domain's not found.
