@@ -81,7 +81,7 @@ func create(t *testing.T, tree Tree, l Limits) Group {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), time.Minute)
 		defer cancel()
 		if err := g.Kill(ctx); err != nil {
 			t.Errorf("kill: %v", err)
@@ -111,7 +111,7 @@ func start(t *testing.T, g Group, script string) *exec.Cmd {
 
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := poll(ctx, func() (bool, error) { return ok(), nil }); err != nil {
 		t.Fatalf("never: %s", what)
@@ -291,7 +291,7 @@ func TestTheWatchReportsWhatCannotBeReclaimedAndNotPageCache(t *testing.T) {
 				if n <= threshold {
 					t.Errorf("%d bytes were reported, below the threshold", n)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatal("no report")
 			}
 		}
