@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -16,152 +17,163 @@ import (
 	"github.com/cayhq/cay/internal/testkit"
 )
 
-// breaches are the attacks of the hostile program, with the defence that each is stopped by.
-var breaches = map[string]string{
-	"flood":     "a small backlog; one live and one pending connection",
-	"silent":    "a deadline for the hello",
-	"slow":      "a deadline for the preamble",
-	"garbage":   "the preamble's check",
-	"oversized": "the bound of a frame's length, before anything is allocated",
-	"reserved":  "unknown types and bits end the connection",
-	"early":     "the hello comes first",
-	"hellos":    "generations never go back; the number of processes is bounded",
-	"forge":     "an answer needs its question, an exit its process",
-	"replay":    "output's offset must be the next",
-	"reorder":   "output's offset must be the next",
-	"tokens":    "tokens are random, good once, and expected only while a transfer waits",
-	"agent":     "what the agent says is checked for size, number and order; three violations within a minute end the sandbox",
-	"bigagent":  "the credit of a process's output",
+// breach is an attack of the hostile program, with the defence that stops it. One that violates the protocol on a connection that
+// counts costs the sandbox, after three times within a minute.
+type breach struct {
+	attack, defence string
+	violates        bool
 }
 
-// The real agent lives, and the guest's root attacks beside it. It may lose its own sandbox by that; nothing else.
+var breaches = []breach{
+	{"flood", "a small backlog; one live and one pending connection", false},
+	{"silent", "a deadline for the hello", false},
+	{"slow", "a deadline for the preamble", false},
+	{"garbage", "the preamble's check", false},
+	{"tokens", "tokens are random, good once, and expected only while a transfer waits", false},
+	{"oversized", "the bound of a frame's length, before anything is allocated", true},
+	{"reserved", "unknown types and bits end the connection", true},
+	{"early", "the hello comes first", true},
+	{"hellos", "generations never go back; the number of processes is bounded", true},
+	{"forge", "an answer needs its question, an exit its process", true},
+	{"replay", "output's offset must be the next", true},
+	{"reorder", "output's offset must be the next", true},
+	{"agent", "what the agent says is checked for size, number and order", true},
+	{"bigagent", "the credit of a process's output", true},
+}
+
+// The real agent lives, and the guest's root attacks beside it, in every way at once. Each may lose its own sandbox by that; nothing
+// else.
 func TestRootAttacksTheAgentsSocketFromInside(t *testing.T) {
-	for name, defence := range breaches {
-		t.Run(name, func(t *testing.T) {
-			a := newArena(t)
-			arm(t, a.attacker)
-			a.within(t, func() {
-				out, err := a.inst.Exec(t.Context(), a.attacker.ID, []string{"/tmp/hostile", "-hold", "4s", name}, fields{"user": "root", "timeout_seconds": 40})
-				now, getErr := a.inst.GetSandbox(t.Context(), a.attacker.ID)
-				t.Logf("%s (defence: %s): %q, %v; the sandbox is %s %s", name, defence, strings.TrimSpace(said(out)), err, now.Status, now.StatusReason)
+	a := newArena(t, len(breaches))
+	for i := range breaches {
+		arm(t, a.attackers[i])
+	}
+	a.within(t, func() {
+		var wg sync.WaitGroup
+		for i, b := range breaches {
+			wg.Go(func() {
+				id := a.attackers[i].ID
+				out, err := a.inst.Exec(t.Context(), id, []string{"/tmp/hostile", "-hold", "10s", b.attack}, fields{"user": "root", "timeout_seconds": 120})
+				now, getErr := a.inst.GetSandbox(t.Context(), id)
+				t.Logf("%s (%s): %.300q, %v; the sandbox is %s %s", b.attack, b.defence, strings.TrimSpace(said(out)), err, now.Status, now.StatusReason)
 				if getErr != nil {
 					t.Error(getErr)
 				}
+				if err == nil && !strings.Contains(out.Stdout, b.attack+":") {
+					t.Errorf("%s was not carried out: %+v", b.attack, out)
+				}
 			})
-		})
-	}
+		}
+		wg.Wait()
+	})
 }
 
-// The agent is out of the way (its kernel is stopped, as a hostile guest would hold it), and the hostile program has its socket to
-// itself, from where the guest's connections come.
+// The agent is out of the way: its kernel is stopped, as a hostile guest can let it appear. Once it fails a ping, the hostile program
+// is the agent, and the node asks it for everything it can ask for.
 func TestAFalseAgentInTheAgentsPlace(t *testing.T) {
-	for name, defence := range breaches {
-		t.Run(name, func(t *testing.T) {
-			testkit.RequireRoot(t)
-			inst := testkit.StartServer(t, testkit.Options{Env: []string{"CAY_POOL_SIZE=0"}})
-			attacker := inst.Create(t)
-			sockets, err := filepath.Glob(filepath.Join(inst.RunDir(), "s", "*", "a.sock"))
-			if err != nil || len(sockets) != 1 {
-				t.Fatalf("the agent's socket: %v %v", sockets, err)
+	a := newArena(t, len(breaches))
+	program, err := hostile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "hostile")
+	if err := testkit.WriteProgram(path, program); err != nil {
+		t.Fatal(err)
+	}
+	handles := make([]string, len(breaches))
+	for i := range breaches {
+		handles[i] = a.handle(t, a.attackers[i])
+	}
+	for _, k := range a.inst.Kernels() {
+		if slices.ContainsFunc(handles, func(h string) bool { return slices.Contains(k.Cmdline, h) }) {
+			if err := syscall.Kill(k.PID, syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
 			}
-			kernels := inst.Kernels()
-			neighbour := inst.Create(t)
-			neighbour.Must("echo mine > /workspace/mine")
-			a := &arena{inst: inst, attacker: attacker, neighbour: neighbour}
+		}
+	}
+	a.within(t, func() {
+		var wg sync.WaitGroup
+		for i, b := range breaches {
+			wg.Go(func() { a.breach(t, a.attackers[i], handles[i], path, b) })
+		}
+		wg.Wait()
+	})
+}
 
-			program, err := hostile()
-			if err != nil {
-				t.Fatal(err)
-			}
-			path := filepath.Join(t.TempDir(), "hostile")
-			if err := testkit.WriteProgram(path, program); err != nil {
-				t.Fatal(err)
-			}
-			for _, k := range kernels {
-				if err := syscall.Kill(k.PID, syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
-			}
-			a.within(t, func() {
-				cmd := exec.Command(path, "-socket", sockets[0], "-hold", "6s", name)
-				var out bytes.Buffer
-				cmd.Stdout, cmd.Stderr = &out, &out
-				if err := cmd.Start(); err != nil {
-					t.Error(err)
-					return
-				}
-				provoke(t, a)
-				err := cmd.Wait()
-				now, getErr := inst.GetSandbox(t.Context(), attacker.ID)
-				t.Logf("%s (defence: %s): %q, %v; the sandbox is %s %s", name, defence, strings.TrimSpace(out.String()), err, now.Status, now.StatusReason)
-				if getErr != nil {
-					t.Error(getErr)
-				}
-			})
-		})
+// breach runs the hostile program on the host against a sandbox's socket, while clients use that sandbox.
+func (a *arena) breach(t *testing.T, sb *testkit.Sandbox, handle, program string, b breach) {
+	cmd := exec.Command(program, "-socket", filepath.Join(a.inst.RunDir(), "s", handle, "a.sock"), "-hold", "30s", b.attack)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Error(err)
+		return
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for going := true; going; {
+		a.provoke(t, sb)
+		select {
+		case <-ended:
+			going = false
+		case <-time.After(time.Second): // the next round of requests
+		}
+	}
+	now, err := a.inst.GetSandbox(t.Context(), sb.ID)
+	if err != nil {
+		t.Error(err)
+	}
+	t.Logf("%s (%s): %.300q; the sandbox is %s %s", b.attack, b.defence, strings.TrimSpace(out.String()), now.Status, now.StatusReason)
+	if given := now.Status != "READY"; given != b.violates {
+		t.Errorf("%s: the sandbox is %s %s", b.attack, now.Status, now.StatusReason)
 	}
 }
 
 // provoke makes the node ask the false agent for everything it can be asked for. Any answer will do, but there must be one: the
 // platform waits for nobody for ever, and a fault of the guest is no 500.
-func provoke(t *testing.T, a *arena) {
-	base := "/v1/sandboxes/" + a.attacker.ID
+func (a *arena) provoke(t *testing.T, sb *testkit.Sandbox) {
+	base := "/v1/sandboxes/" + sb.ID
 	var wg sync.WaitGroup
-	for range 2 {
-		for what, call := range map[string]func(ctx context.Context) (testkit.Response, error){
-			"exec": func(ctx context.Context) (testkit.Response, error) {
-				return a.inst.Do(ctx, "POST", base+"/exec", fields{"command": "true", "timeout_seconds": 3})
-			},
-			"read": func(ctx context.Context) (testkit.Response, error) {
-				return a.inst.Do(ctx, "GET", base+testkit.FilePath("/etc/passwd"), nil)
-			},
-			"write": func(ctx context.Context) (testkit.Response, error) {
-				return a.inst.Do(ctx, "PUT", base+testkit.FilePath("/tmp/x"), make([]byte, 1<<20))
-			},
-			"list": func(ctx context.Context) (testkit.Response, error) {
-				return a.inst.Do(ctx, "GET", base+"/files/list?path=/", nil)
-			},
-			"stat": func(ctx context.Context) (testkit.Response, error) {
-				return a.inst.Do(ctx, "GET", base+"/files/stat?path=/", nil)
-			},
-			"ps": func(ctx context.Context) (testkit.Response, error) {
-				return a.inst.Do(ctx, "GET", base+"/processes?all=true", nil)
-			},
-		} {
-			wg.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
-				defer cancel()
-				resp, err := call(ctx)
-				switch {
-				case errors.Is(err, context.DeadlineExceeded):
-					t.Errorf("%s: no answer within 45 s", what)
-				case err != nil:
-					t.Logf("%s: %v", what, err) // a download that is cut in the middle
-				case resp.Status == 500:
-					t.Errorf("%s: %v", what, resp)
-				default:
-					t.Logf("%s: %.200s", what, resp)
-				}
-			})
-		}
+	for _, ask := range []struct {
+		method, rest string
+		body         any
+	}{
+		{"POST", "/exec", fields{"command": "true", "timeout_seconds": 3}},
+		{"GET", testkit.FilePath("/etc/passwd"), nil},
+		{"PUT", testkit.FilePath("/tmp/x"), make([]byte, 1<<20)},
+		{"GET", "/files/list?path=/", nil},
+		{"GET", "/files/stat?path=/", nil},
+		{"GET", "/processes?all=true", nil},
+	} {
+		wg.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 45*time.Second)
+			defer cancel()
+			resp, err := a.inst.Do(ctx, ask.method, base+ask.rest, ask.body)
+			if errors.Is(err, context.DeadlineExceeded) { // another error is an answer that was cut, as it may be
+				t.Errorf("%s %s: no answer within 45 s", ask.method, ask.rest)
+			}
+			if resp.Status == 500 {
+				t.Errorf("%s %s: %v", ask.method, ask.rest, resp)
+			}
+		})
 	}
 	wg.Wait()
 }
 
 // Defence: PID 1 cannot be ended by signals from inside, and a silent sandbox still has a limit, a clock and a cgroup.
 func TestKillingTheAgentDoesNotFreeTheSandbox(t *testing.T) {
-	a := newArena(t, fields{"ttl_seconds": 20})
+	a := newArena(t, 1, fields{"ttl_seconds": 20})
 	a.within(t, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
 		defer cancel()
-		_, _ = a.inst.Exec(ctx, a.attacker.ID, `kill -9 1; kill -STOP 1; kill -SEGV 1; kill -TERM 1; kill -9 -1; echo survived`, fields{"user": "root", "timeout_seconds": 10}) // either way
-		now, err := a.inst.GetSandbox(ctx, a.attacker.ID)
+		_, _ = a.inst.Exec(ctx, a.attackers[0].ID, `kill -9 1; kill -STOP 1; kill -SEGV 1; kill -TERM 1; kill -9 -1; echo survived`, fields{"user": "root", "timeout_seconds": 10}) // either way
+		now, err := a.inst.GetSandbox(ctx, a.attackers[0].ID)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		if now.Status == "READY" {
-			if out, err := a.inst.Exec(ctx, a.attacker.ID, "echo alive"); err != nil || out.Stdout != "alive\n" {
+			if out, err := a.inst.Exec(ctx, a.attackers[0].ID, "echo alive"); err != nil || out.Stdout != "alive\n" {
 				t.Errorf("it is READY and does not answer: %+v %v", out, err)
 			}
 		}

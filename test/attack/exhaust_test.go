@@ -195,8 +195,8 @@ func TestExhaustingAResourceStaysInTheSandbox(t *testing.T) {
 				continue // the limits below do not ask who it is; the soak run tries all the same
 			}
 			t.Run(name+" as "+user, func(t *testing.T) {
-				a := newArena(t, fields{"memory_mb": 256, "disk_gb": 0.2, "pids": 100, "cpu": 0.5})
-				a.attacker.RequireProgram("python3")
+				a := newArena(t, 1, fields{"memory_mb": 256, "disk_gb": 0.2, "pids": 100, "cpu": 0.5})
+				a.attackers[0].RequireProgram("python3")
 				a.within(t, func() { exhaust(t, a, e.program, user) })
 			})
 		}
@@ -208,7 +208,7 @@ func exhaust(t *testing.T, a *arena, program, user string) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	seconds := testkit.Scaled(4, 20)
-	out, err := a.inst.Exec(ctx, a.attacker.ID, []string{"python3", "-c", fmt.Sprintf("hold = %d\n%s", seconds, program)},
+	out, err := a.inst.Exec(ctx, a.attackers[0].ID, []string{"python3", "-c", fmt.Sprintf("hold = %d\n%s", seconds, program)},
 		fields{"user": user, "timeout_seconds": seconds * 5, "max_output_bytes": 1 << 20})
 	if err == nil {
 		kept := out.Stdout
@@ -217,17 +217,17 @@ func exhaust(t *testing.T, a *arena, program, user string) {
 		}
 		t.Logf("exit code %d, %s, %d bytes: %q %.300q", out.ExitCode, out.Reason, out.StdoutSize, kept, out.Stderr)
 	}
-	now, getErr := a.inst.GetSandbox(ctx, a.attacker.ID)
+	now, getErr := a.inst.GetSandbox(ctx, a.attackers[0].ID)
 	switch {
 	case getErr != nil:
 		t.Errorf("the attacker cannot be asked for: %v", getErr)
 	case now.Status == "READY":
 		// It lives: then it must be of use. Where its processes have filled a limit and live on, a command may be refused for it.
-		resp, err := a.inst.Do(ctx, "POST", "/v1/sandboxes/"+a.attacker.ID+"/exec", fields{"command": "echo usable"})
+		resp, err := a.inst.Do(ctx, "POST", "/v1/sandboxes/"+a.attackers[0].ID+"/exec", fields{"command": "echo usable"})
 		if err != nil || resp.Status >= 500 || resp.Status/100 == 4 && resp.Status != 422 && resp.Status != 410 {
 			t.Errorf("it is READY and of no use: %v %v", resp, err)
 		}
-		if resp, err := a.inst.Do(ctx, "GET", "/v1/sandboxes/"+a.attacker.ID+"/files/stat?path=/tmp", nil); err != nil || resp.Status != 200 && resp.Status != 410 {
+		if resp, err := a.inst.Do(ctx, "GET", "/v1/sandboxes/"+a.attackers[0].ID+"/files/stat?path=/tmp", nil); err != nil || resp.Status != 200 && resp.Status != 410 {
 			t.Errorf("it is READY and its files are out of reach: %v %v", resp, err)
 		}
 	case now.StatusReason != "oom" && now.StatusReason != "disk_full" && now.StatusReason != "evicted":
@@ -239,12 +239,12 @@ func exhaust(t *testing.T, a *arena, program, user string) {
 
 // Defence: limits on the API's own side of things: bodies, headers, sockets that say nothing.
 func TestManyStreamsOfOneSandboxDoNotStarveTheOthers(t *testing.T) {
-	a := newArena(t)
+	a := newArena(t, 1)
 	a.within(t, func() {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		for n := range 100 {
-			s, resp, err := a.inst.OpenEvents(ctx, "POST", "/v1/sandboxes/"+a.attacker.ID+"/exec", fields{"command": "yes | head -c 3000000; sleep 60"})
+			s, resp, err := a.inst.OpenEvents(ctx, "POST", "/v1/sandboxes/"+a.attackers[0].ID+"/exec", fields{"command": "yes | head -c 3000000; sleep 60"})
 			if err != nil {
 				t.Errorf("stream %d: %v", n, err)
 				return

@@ -30,23 +30,27 @@ func asEach(t *testing.T, sb *testkit.Sandbox, test func(t *testing.T, sb *testk
 	}
 }
 
-// arena is a server of its own with a neighbour that must not suffer, and the sandbox that attacks.
+// arena is a server of its own with a neighbour that must not suffer, and the sandboxes that attack.
 type arena struct {
-	inst                *testkit.Instance
-	neighbour, attacker *testkit.Sandbox
+	inst      *testkit.Instance
+	neighbour *testkit.Sandbox
+	attackers []*testkit.Sandbox
 }
 
-func newArena(t *testing.T, more ...fields) *arena {
+func newArena(t *testing.T, attackers int, more ...fields) *arena {
 	t.Helper()
 	testkit.RequireRoot(t)
 	inst := testkit.StartServer(t, testkit.Options{Env: []string{"CAY_POOL_SIZE=0"}})
-	a := &arena{inst: inst, attacker: inst.Create(t, more...), neighbour: inst.Create(t)}
+	a := &arena{inst: inst, neighbour: inst.Create(t)}
 	a.neighbour.Must("echo mine > /workspace/mine")
+	for range attackers {
+		a.attackers = append(a.attackers, inst.Create(t, more...))
+	}
 	return a
 }
 
 // within checks while attack runs, and once more after it, that the neighbour is served, and that node and server stay within
-// bounds of memory; and at the end that the attacker can be deleted, with nothing left of it.
+// bounds of memory; and at the end that the attackers can be deleted, with nothing left of them.
 func (a *arena) within(t *testing.T, attack func()) {
 	t.Helper()
 	const mostGrowth = 128 << 20
@@ -112,13 +116,15 @@ func (a *arena) serveNeighbour(ctx context.Context) error {
 	return nil
 }
 
-// gone deletes the attacker and looks for what is left of it.
+// gone deletes the attackers and looks for what is left of them.
 func (a *arena) gone(t *testing.T) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
-	defer cancel()
-	if err := a.inst.DeleteSandbox(ctx, a.attacker.ID); err != nil {
-		t.Fatal(err)
+	for _, sb := range a.attackers {
+		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		if err := a.inst.DeleteSandbox(ctx, sb.ID); err != nil {
+			t.Error(err)
+		}
+		cancel()
 	}
 	testkit.Eventually(t, 10*time.Second, "only the neighbour is left", func() error {
 		if k := a.inst.Kernels(); len(k) != 1 {
@@ -131,6 +137,22 @@ func (a *arena) gone(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// handle is the name of a sandbox's directories on its node.
+func (a *arena) handle(t *testing.T, sb *testkit.Sandbox) string {
+	t.Helper()
+	records, err := filepath.Glob(filepath.Join(a.inst.DataDir, "sandboxes", "*", "sandbox.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range records {
+		if text, err := os.ReadFile(r); err == nil && strings.Contains(string(text), sb.ID) {
+			return filepath.Base(filepath.Dir(r))
+		}
+	}
+	t.Fatalf("no directory of %s among %v", sb.ID, records)
+	return ""
 }
 
 // hostile builds the hostile program once; it is static, so that it runs on the host as well as inside.
