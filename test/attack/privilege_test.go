@@ -39,7 +39,6 @@ func TestTheUserCannotDoWhatOnlyRootMay(t *testing.T) {
 		"read its memory":    `head -c 1 /proc/1/mem`,
 		"its environment":    `cat /proc/1/environ | grep -q .`,
 		"its descriptors":    `ls /proc/1/fd | grep -q .`,
-		"raise its nice":     `nice -n -10 sh -c 'test $(nice) -lt 0'`,
 		"raise a limit":      `ulimit -Hn 1000000`,
 		"hostname":           `hostname changed`,
 		"clock":              `date -s 2001-01-01`,
@@ -223,7 +222,7 @@ rm -rf /usr/* 2>/dev/null; true`, fields{"user": "root", "timeout_seconds": 100}
 func TestThereAreNoDevicesOfTheHost(t *testing.T) {
 	t.Parallel()
 	sb := testkit.Server(t).Create(t)
-	harmless := map[string]bool{"null": true, "zero": true, "full": true, "random": true, "urandom": true, "tty": true, "ptmx": true, "console": true, "fuse": true}
+	harmless := map[string]bool{"null": true, "zero": true, "full": true, "random": true, "urandom": true, "tty": true, "ptmx": true, "console": true, "fuse": true, "tun": true}
 	out := sb.Must(`find /dev \( -type b -o -type c \) ! -path '/dev/pts/*' -printf '%f\n'`, fields{"user": "root"})
 	for name := range strings.Lines(out) {
 		if name = strings.TrimSpace(name); !harmless[name] {
