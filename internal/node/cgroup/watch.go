@@ -21,6 +21,10 @@ const (
 	fastestGrowth = 4 << 30
 )
 
+// backstop is the time between looks when no alarm comes. The kernel's word on a threshold is a hint: on a busy machine one was seen to
+// be missing.
+const backstop = time.Second
+
 // gauge is how a group's memory is watched.
 type gauge struct {
 	// charged is all that counts against the limit, page cache included; it may be well above memory.
@@ -31,7 +35,7 @@ type gauge struct {
 	alarm <-chan struct{}
 }
 
-// watch is WatchMemory on any gauge. Below the threshold it sleeps until the alarm; page cache, which the kernel gives back when
+// watch is WatchMemory on any gauge. Below the threshold it sleeps until the alarm, or the backstop; page cache, which the kernel gives back when
 // pressed, can hold the charge above for long, so that there the interval follows from how far memory is from the threshold.
 func (g gauge) watch(ctx context.Context, threshold int64, over func(current int64)) {
 	timer := time.NewTimer(0)
@@ -49,7 +53,7 @@ func (g gauge) watch(ctx context.Context, threshold int64, over func(current int
 			return // the group is gone
 		}
 		if charged <= threshold && g.alarm != nil {
-			timer.Stop()
+			timer.Reset(backstop)
 			continue
 		}
 		memory, err := g.memory()
