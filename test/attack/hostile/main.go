@@ -90,9 +90,13 @@ func flood() {
 	var held []net.Conn
 	var refused atomic.Int64
 	var wg sync.WaitGroup
+	end := time.Now().Add(*hold) // inside gVisor a connect waits for room in the queue
 	for range 16 {
 		wg.Go(func() {
 			for range *count / 16 {
+				if time.Now().After(end) {
+					return
+				}
 				c, err := net.DialTimeout("unix", *socket, time.Second)
 				if err != nil {
 					refused.Add(1)
@@ -106,7 +110,7 @@ func flood() {
 	}
 	wg.Wait()
 	fmt.Printf("flood: %d held, %d refused\n", len(held), refused.Load())
-	<-time.After(*hold)
+	<-time.After(time.Until(end))
 	for _, c := range held {
 		_ = c.Close()
 	}
