@@ -62,6 +62,17 @@ const patience = 30 * time.Second
 
 var counter atomic.Int64
 
+// residue is what is left on the host. The kernel closes a dead process's sockets a moment after it has stopped to list the process,
+// which without control groups is all that a driver can wait for.
+func (s *suite) residue() []string {
+	s.Helper()
+	left := s.in.Residue(s.T)
+	for deadline := time.Now().Add(patience); len(left) > 0 && time.Now().Before(deadline); left = s.in.Residue(s.T) {
+		<-time.After(20 * time.Millisecond)
+	}
+	return left
+}
+
 func newHandle() driver.Handle {
 	return driver.Handle(fmt.Sprintf("box_%d", counter.Add(1)))
 }
@@ -110,7 +121,7 @@ func Run(t *testing.T, fresh func(t *testing.T) *Installation) {
 				}
 				s.purge()
 				s.close()
-				if left := in.Residue(t); len(left) > 0 {
+				if left := s.residue(); len(left) > 0 {
 					t.Errorf("left on the host:\n%s", strings.Join(left, "\n"))
 				}
 			})

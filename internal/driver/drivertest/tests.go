@@ -107,7 +107,7 @@ func refused(s *suite) {
 			s.Errorf("the handle %q was destroyed", h)
 		}
 	}
-	if left := s.in.Residue(s.T); len(left) > 0 {
+	if left := s.residue(); len(left) > 0 {
 		s.Errorf("left: %v", left)
 	}
 }
@@ -123,7 +123,7 @@ func cancelled(s *suite) {
 		} else if _, ok := s.status(h); ok {
 			s.Errorf("cancelled after %v it is listed", after)
 		}
-		if left := s.in.Residue(s.T); len(left) > 0 {
+		if left := s.residue(); len(left) > 0 {
 			s.Errorf("cancelled after %v it left %v", after, left)
 		}
 	}
@@ -241,7 +241,7 @@ func remnants(s *suite) {
 			s.Errorf("killed after %v: it is listed after its end", after)
 		}
 		s.close()
-		if left := s.in.Residue(s.T); len(left) > 0 {
+		if left := s.residue(); len(left) > 0 {
 			s.Errorf("killed after %v it left %v", after, left)
 		}
 	}
