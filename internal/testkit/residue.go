@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -207,6 +208,23 @@ func (i *Instance) thaw() {
 		_ = os.WriteFile(filepath.Join(g, "freezer.state"), []byte("THAWED"), 0)
 		_ = os.WriteFile(filepath.Join(g, "cgroup.freeze"), []byte("0"), 0)
 	}
+}
+
+// Memory is what the instance's sandboxes use of the host's, in bytes, as its control groups count it.
+func (i *Instance) Memory() int64 {
+	var sum int64
+	for _, group := range i.cgroups() {
+		if strings.HasSuffix(group, i.Name()) {
+			continue // the parent, which counts what is counted below it
+		}
+		for _, file := range []string{"memory.usage_in_bytes", "memory.current"} {
+			if text, err := os.ReadFile(filepath.Join(group, file)); err == nil {
+				n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64) // 0 when it is gone in the middle
+				sum += n
+			}
+		}
+	}
+	return sum
 }
 
 // Blocks is how much of the disk a file takes, in bytes; a sparse file takes less than its size.

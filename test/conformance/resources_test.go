@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -84,19 +83,6 @@ func TestR1TheProcessLimitIsThePromisedOne(t *testing.T) {
 	sb.Put("/workspace/f", []byte("x"))
 }
 
-// hostMemory is what the instance's sandboxes use on the host, by their kernels' resident sets.
-func hostMemory(inst *testkit.Instance) int64 {
-	var sum int64
-	for _, p := range inst.Kernels() {
-		if text, err := testkit.Status(p.PID, "VmRSS:"); err == nil {
-			if kb, err := strconv.ParseInt(strings.TrimSuffix(text, " kB"), 10, 64); err == nil {
-				sum += kb << 10
-			}
-		}
-	}
-	return sum
-}
-
 // hog takes memory until it is stopped; perl is part of every Debian, and its string is resident at once.
 const hog = `perl -e '$x = "a" x (%d << 20); print length($x) >> 20, "\n"; sleep %d'`
 
@@ -106,7 +92,7 @@ func TestR2AllocatingPastTheLimitIsKilledAtTheLimit(t *testing.T) {
 	sb := inst.Create(t, fields{"memory_mb": 256})
 	sb.RequireProgram("perl")
 	sb.MustSay("128\n", fmt.Sprintf(hog, 128, 0))
-	before := hostMemory(inst)
+	before := inst.Memory()
 	peak := int64(0)
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -116,7 +102,7 @@ func TestR2AllocatingPastTheLimitIsKilledAtTheLimit(t *testing.T) {
 			case <-quit:
 				return
 			default:
-				peak = max(peak, hostMemory(inst))
+				peak = max(peak, inst.Memory())
 			}
 		}
 	}()
@@ -127,10 +113,27 @@ func TestR2AllocatingPastTheLimitIsKilledAtTheLimit(t *testing.T) {
 	if !out.OOM || out.Reason != "oom" || out.OK {
 		t.Errorf("%+v", out)
 	}
-	if peak > (256+160)<<20 {
+	if peak < 200<<20 || peak > (256+192)<<20 { // the promise, the sandbox's own kernel, and the backstop's distance
 		t.Errorf("the host gave %d MiB for a promise of 256", peak>>20)
 	}
-	sb.MustSay("alive\n", "echo alive")
+	livesOrDiedOfOOM(t, sb)
+}
+
+// livesOrDiedOfOOM: a sandbox that ran out of memory answers, or says soon that it ended for that.
+func livesOrDiedOfOOM(t *testing.T, sb *testkit.Sandbox) {
+	t.Helper()
+	testkit.Eventually(t, 20*time.Second, "it lives or says what it died of", func() error {
+		out, err := sb.Client.Exec(t.Context(), sb.ID, "echo alive")
+		if err == nil && out.Stdout == "alive\n" {
+			return nil
+		}
+		now := sb.Refresh()
+		if now.StatusReason == "oom" {
+			t.Log("the sandbox died of it")
+			return nil
+		}
+		return fmt.Errorf("%v, and it is %s %s", err, now.Status, now.StatusReason)
+	})
 }
 
 func TestR3RunningOutOfMemoryIsSaidAndTheSandboxLivesOrSaysThatItDied(t *testing.T) {
@@ -149,16 +152,9 @@ func TestR3RunningOutOfMemoryIsSaidAndTheSandboxLivesOrSaysThatItDied(t *testing
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			out, err := sb.Client.Exec(ctx, sb.ID, command, fields{"timeout_seconds": 20})
-			alive, aliveErr := sb.Client.Exec(ctx, sb.ID, "echo alive")
-			if now := sb.Refresh(); aliveErr != nil || now.Status != "READY" {
-				if now.StatusReason != "oom" {
-					t.Fatalf("the sandbox is %s, reason %q", now.Status, now.StatusReason)
-				}
-				t.Logf("the sandbox died of it: %v", err)
-				return
-			}
-			if err != nil || alive.Stdout != "alive\n" {
-				t.Fatalf("%v, %+v", err, alive)
+			livesOrDiedOfOOM(t, sb)
+			if err != nil {
+				return // it died of it
 			}
 			if out.OK || strings.Contains(name, "one") && (!out.OOM || out.Reason != "oom") {
 				// Python may also be refused the memory and say so itself.
@@ -176,10 +172,8 @@ func TestR3AFastAllocationDoesNotOutrunTheLimit(t *testing.T) {
 	sb.RequireProgram("perl")
 	for range 3 {
 		out, err := sb.Client.Exec(t.Context(), sb.ID, fmt.Sprintf(hog, 2048, 5), fields{"timeout_seconds": 60})
-		if now := sb.Refresh(); now.Status != "READY" {
-			if now.StatusReason != "oom" {
-				t.Fatalf("the sandbox is %s, reason %q", now.Status, now.StatusReason)
-			}
+		livesOrDiedOfOOM(t, sb)
+		if sb.Refresh().Status != "READY" {
 			return
 		}
 		if err != nil || !out.OOM || out.Reason != "oom" {
