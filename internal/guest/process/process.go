@@ -32,6 +32,7 @@ type process struct {
 	stdin   stdin
 
 	oom       bool // one of its processes was killed to reclaim memory
+	killing   int  // kills of its whole tree under way
 	exit      *guestv1.Exited
 	exitSent  bool
 	forgotten bool
@@ -209,9 +210,24 @@ func (p *process) settle() {
 	}
 }
 
-// complete reports whether the exit may follow the output that is there.
+// complete reports whether the exit may follow the output that is there. Of a tree that is being killed the main process is not the
+// last to go: who hears of its end relies on the others' being over.
 func (p *process) complete() bool {
-	return p.exit != nil && !p.sources[0].open() && !p.sources[1].open()
+	return p.exit != nil && p.killing == 0 && !p.sources[0].open() && !p.sources[1].open()
+}
+
+// whileKilled runs a kill of the whole tree and holds back the exit meanwhile. The kill is bounded by killDeadline.
+func (p *process) whileKilled(kill func() error) error {
+	p.mu.Lock()
+	p.killing++
+	p.mu.Unlock()
+	err := kill()
+	p.mu.Lock()
+	p.killing--
+	p.settle()
+	p.mu.Unlock()
+	p.table.notify()
+	return err
 }
 
 // ended is called by the reaper.

@@ -39,10 +39,16 @@ func (t *Table) Signal(req *guestv1.Signal) error {
 		err = os.ErrProcessDone
 	case !req.Tree:
 		err = p.signal(sig)
-	case sig == unix.SIGKILL && group != nil:
-		err = killGroup(group)
 	case sig == unix.SIGKILL:
-		err = t.killTree(req.ProcessId)
+		kill := func() error { return t.killTree(req.ProcessId) }
+		if group != nil {
+			kill = func() error { return killGroup(group) }
+		}
+		if p == nil {
+			err = kill()
+		} else {
+			err = p.whileKilled(kill)
+		}
 	default:
 		for _, pid := range t.members(req.ProcessId, group) {
 			_ = kill(pid, sig)
