@@ -67,7 +67,7 @@ bench: build ## measure Cay beside its peers in one run; prints a table, writes 
 
 .PHONY: soak
 soak: build ## the long versions of the life-cycle tests: 500 sandboxes, 20 rounds of kill -9
-	CAY_TEST_SOAK=1 go test -count=1 -timeout 90m ./test/...
+	CAY_TEST_SOAK=1 go test -tags soak -count=1 -p 1 -timeout 90m ./test/...
 
 ##### generate #####
 
