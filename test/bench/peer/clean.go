@@ -45,24 +45,21 @@ func mountsBelow(mountinfo, dir string) []string {
 	return found
 }
 
-// removeCgroups removes the cgroups called name, and those below them, from every hierarchy. They hold no process any more.
+// removeCgroups removes the cgroups called name, and those below them, from every hierarchy. A runtime may put them at the root or below
+// the cgroup that this process is in. They hold no process any more.
 func removeCgroups(name string) error {
-	roots, _ := filepath.Glob("/sys/fs/cgroup/*/" + name) // the pattern is well-formed
-	roots = append(roots, "/sys/fs/cgroup/"+name)
+	var dirs []string
+	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d os.DirEntry, err error) error {
+		if err == nil && d.IsDir() && slices.Contains(strings.Split(path, "/"), name) {
+			dirs = append(dirs, path)
+		}
+		return nil
+	})
+	slices.Reverse(dirs) // a child before its parent
 	var faults []error
-	for _, root := range roots {
-		var dirs []string
-		_ = filepath.WalkDir(root, func(path string, d os.DirEntry, err error) error {
-			if err == nil && d.IsDir() {
-				dirs = append(dirs, path)
-			}
-			return nil
-		})
-		slices.Reverse(dirs) // a child before its parent
-		for _, dir := range dirs {
-			if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
-				faults = append(faults, err)
-			}
+	for _, dir := range dirs {
+		if err := os.Remove(dir); err != nil && !errors.Is(err, os.ErrNotExist) {
+			faults = append(faults, err)
 		}
 	}
 	return errors.Join(faults...)
