@@ -1,8 +1,10 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -72,41 +74,29 @@ func upCommand() *cobra.Command {
 }
 
 func serverCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "server",
-		Short: "Run the control plane alone: the API, the queue, the store",
-		Args:  cobra.NoArgs,
-	}
-	load := settings(cmd)
-	fromUp := inheritedFlag(cmd)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		var c config.Loaded
-		var err error
-		if !*fromUp {
-			if c, err = load(); err != nil {
-				return err
-			}
-		}
-		tuneCollector()
-		ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
-		defer stop()
-		return Server(ctx, c.Config, *fromUp, cmd.OutOrStdout(), cmd.ErrOrStderr())
-	}
-	return cmd
+	return daemonCommand("server", "Run the control plane alone: the API, the queue, the store", Server)
 }
 
 func nodeCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "node",
-		Short: "Run the node alone: it keeps this machine's sandboxes and serves the server over a unix socket",
-		Args:  cobra.NoArgs,
-	}
+	return daemonCommand("node", "Run the node alone: it keeps this machine's sandboxes and serves the server over a unix socket",
+		func(ctx context.Context, c config.Config, fromUp bool, _, errOut io.Writer) error {
+			return Node(ctx, c, fromUp, errOut)
+		})
+}
+
+// daemonCommand is a command that runs one of the two processes until it is told to stop: on its own, with its own configuration, or
+// started by `cay up`, which hands settings and sockets over on descriptors.
+func daemonCommand(use, short string, run func(ctx context.Context, c config.Config, fromUp bool, out, errOut io.Writer) error) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs}
 	load := settings(cmd)
-	fromUp := inheritedFlag(cmd)
+	fromUp := cmd.Flags().Bool("inherited", false, "settings and sockets are inherited from cay up")
+	if err := cmd.Flags().MarkHidden("inherited"); err != nil {
+		panic(err) // the flag was defined on the line above
+	}
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var c config.Loaded
-		var err error
 		if !*fromUp {
+			var err error
 			if c, err = load(); err != nil {
 				return err
 			}
@@ -114,7 +104,7 @@ func nodeCommand() *cobra.Command {
 		tuneCollector()
 		ctx, stop := signal.NotifyContext(cmd.Context(), unix.SIGINT, unix.SIGTERM)
 		defer stop()
-		return Node(ctx, c.Config, *fromUp, cmd.ErrOrStderr())
+		return run(ctx, c.Config, *fromUp, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
 }
@@ -122,15 +112,6 @@ func nodeCommand() *cobra.Command {
 // tuneCollector lets the heap of a server or a node grow to five times what lives in it before it is collected. What lives is tens of
 // megabytes at most, and streams spent 8 % of their CPU time in the collector at Go's default of twice (make bench, stream).
 func tuneCollector() { debug.SetGCPercent(400) }
-
-// inheritedFlag marks a process that `cay up` started: settings and sockets come over inherited descriptors.
-func inheritedFlag(cmd *cobra.Command) *bool {
-	v := cmd.Flags().Bool("inherited", false, "settings and sockets are inherited from cay up")
-	if err := cmd.Flags().MarkHidden("inherited"); err != nil {
-		panic(err) // the flag was defined on the line above
-	}
-	return v
-}
 
 func configCommand() *cobra.Command {
 	cmd := &cobra.Command{
