@@ -13,6 +13,9 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay/internal/app/supervisor"
 	"github.com/cayhq/cay/internal/config"
@@ -51,7 +54,7 @@ func Up(ctx context.Context, c config.Config, out, errOut io.Writer) error {
 		return err
 	}
 
-	listener, err := net.Listen("tcp", c.Listen)
+	listener, err := listen(ctx, c.Listen, p.url())
 	if err != nil {
 		return fmt.Errorf("listen on %s: %w; choose another address with CAY_LISTEN", c.Listen, err)
 	}
@@ -110,6 +113,27 @@ func Up(ctx context.Context, c config.Config, out, errOut io.Writer) error {
 	}
 	log.Info("starting", "data_dir", c.DataDir, "url", url)
 	return s.Run(ctx)
+}
+
+// dyingTimeout is how long the processes of a cay up that was killed may take to be gone, and with them the listener that they share.
+const dyingTimeout = 5 * time.Second
+
+// listen waits for an address in use where urlFile tells that an earlier cay up on this data directory did not end by itself: the
+// lock says that it is dead, and its server follows it at once, but not in the same instant.
+func listen(ctx context.Context, address, urlFile string) (net.Listener, error) {
+	_, missing := os.Stat(urlFile)
+	deadline := time.Now().Add(dyingTimeout)
+	for {
+		l, err := net.Listen("tcp", address)
+		if !errors.Is(err, unix.EADDRINUSE) || missing != nil || time.Now().After(deadline) {
+			return l, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 // inherited is what `cay up` gives a child on descriptor 3. A server finds the pipe for its readiness on 4, the listener on 5.
