@@ -89,11 +89,29 @@ func (s *session) closeStdin() error {
 	return s.send(&nodev1.ProcessInput{Input: &nodev1.ProcessInput_CloseStdin{CloseStdin: true}})
 }
 
-// detach lets the process run on, also one that would be killed on disconnect. It does not wait behind a stdin that is stuck.
+// detachPatience is how long detach waits for the node's answer.
+const detachPatience = 5 * time.Second
+
+// detach lets the process run on, also one that would be killed on disconnect, and returns when the node has heard it: the end of a
+// stream may overtake what was sent before it. It does not wait behind a stdin that is stuck.
 func (s *session) detach() {
-	if s.mu.TryLock() {
-		_ = s.stream.Send(&nodev1.ProcessInput{Input: &nodev1.ProcessInput_Detach{Detach: true}})
-		s.mu.Unlock()
+	if !s.mu.TryLock() {
+		return
+	}
+	_ = s.stream.Send(&nodev1.ProcessInput{Input: &nodev1.ProcessInput_Detach{Detach: true}})
+	_ = s.stream.CloseRequest()
+	s.mu.Unlock()
+	enough := time.NewTimer(detachPatience)
+	defer enough.Stop()
+	for {
+		select {
+		case _, more := <-s.outputs:
+			if !more {
+				return
+			}
+		case <-enough.C:
+			return
+		}
 	}
 }
 
