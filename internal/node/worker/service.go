@@ -9,10 +9,14 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
+	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
 )
 
 // service translates between the wire and the Worker; it decides nothing.
-type service struct{ w *Worker }
+type service struct {
+	nodev1connect.UnimplementedNodeServiceHandler // the calls that are still being built
+	w                                             *Worker
+}
 
 // answer makes what a unary handler returns.
 func answer[T any](m *T, err error) (*connect.Response[T], error) {

@@ -179,7 +179,7 @@ func (w *Worker) inherit(ctx context.Context) error {
 
 // Handler is the node service and the path to mount it at. HTTP/2 without TLS is the caller's to set up; see HTTP2.
 func (w *Worker) Handler() (path string, h http.Handler) {
-	return nodev1connect.NewNodeServiceHandler(service{w},
+	return nodev1connect.NewNodeServiceHandler(service{w: w},
 		connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(16<<20),
 		connect.WithCompression("gzip", nil, nil)) // on a local socket compressing costs more than it saves
 }

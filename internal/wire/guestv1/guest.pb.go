@@ -43,6 +43,10 @@ type ToNode struct {
 	//	*ToNode_Stats
 	//	*ToNode_Killed
 	//	*ToNode_StdinAck
+	//	*ToNode_Context
+	//	*ToNode_Contexts
+	//	*ToNode_Search
+	//	*ToNode_Log
 	Message       isToNode_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -191,6 +195,42 @@ func (x *ToNode) GetStdinAck() *StdinAck {
 	return nil
 }
 
+func (x *ToNode) GetContext() *Context {
+	if x != nil {
+		if x, ok := x.Message.(*ToNode_Context); ok {
+			return x.Context
+		}
+	}
+	return nil
+}
+
+func (x *ToNode) GetContexts() *ContextList {
+	if x != nil {
+		if x, ok := x.Message.(*ToNode_Contexts); ok {
+			return x.Contexts
+		}
+	}
+	return nil
+}
+
+func (x *ToNode) GetSearch() *SearchResult {
+	if x != nil {
+		if x, ok := x.Message.(*ToNode_Search); ok {
+			return x.Search
+		}
+	}
+	return nil
+}
+
+func (x *ToNode) GetLog() *Log {
+	if x != nil {
+		if x, ok := x.Message.(*ToNode_Log); ok {
+			return x.Log
+		}
+	}
+	return nil
+}
+
 type isToNode_Message interface {
 	isToNode_Message()
 }
@@ -239,6 +279,22 @@ type ToNode_StdinAck struct {
 	StdinAck *StdinAck `protobuf:"bytes,12,opt,name=stdin_ack,json=stdinAck,proto3,oneof"` // unasked: the credit of stdin
 }
 
+type ToNode_Context struct {
+	Context *Context `protobuf:"bytes,13,opt,name=context,proto3,oneof"`
+}
+
+type ToNode_Contexts struct {
+	Contexts *ContextList `protobuf:"bytes,14,opt,name=contexts,proto3,oneof"`
+}
+
+type ToNode_Search struct {
+	Search *SearchResult `protobuf:"bytes,15,opt,name=search,proto3,oneof"`
+}
+
+type ToNode_Log struct {
+	Log *Log `protobuf:"bytes,16,opt,name=log,proto3,oneof"` // unasked: what the agent has to say to whom the sandbox belongs; at most 20 a second count
+}
+
 func (*ToNode_Hello) isToNode_Message() {}
 
 func (*ToNode_Problem) isToNode_Message() {}
@@ -260,6 +316,14 @@ func (*ToNode_Stats) isToNode_Message() {}
 func (*ToNode_Killed) isToNode_Message() {}
 
 func (*ToNode_StdinAck) isToNode_Message() {}
+
+func (*ToNode_Context) isToNode_Message() {}
+
+func (*ToNode_Contexts) isToNode_Message() {}
+
+func (*ToNode_Search) isToNode_Message() {}
+
+func (*ToNode_Log) isToNode_Message() {}
 
 type Done struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -481,6 +545,14 @@ type ToAgent struct {
 	//	*ToAgent_Reclaim
 	//	*ToAgent_Bulk
 	//	*ToAgent_Ping
+	//	*ToAgent_OpenContext
+	//	*ToAgent_ListContexts
+	//	*ToAgent_CloseContext
+	//	*ToAgent_InterruptContext
+	//	*ToAgent_RestartContext
+	//	*ToAgent_Search
+	//	*ToAgent_Chmod
+	//	*ToAgent_Compose
 	Message       isToAgent_Message `protobuf_oneof:"message"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -683,6 +755,78 @@ func (x *ToAgent) GetPing() *Ping {
 	return nil
 }
 
+func (x *ToAgent) GetOpenContext() *OpenContext {
+	if x != nil {
+		if x, ok := x.Message.(*ToAgent_OpenContext); ok {
+			return x.OpenContext
+		}
+	}
+	return nil
+}
+
+func (x *ToAgent) GetListContexts() *ListContexts {
+	if x != nil {
+		if x, ok := x.Message.(*ToAgent_ListContexts); ok {
+			return x.ListContexts
+		}
+	}
+	return nil
+}
+
+func (x *ToAgent) GetCloseContext() *CloseContext {
+	if x != nil {
+		if x, ok := x.Message.(*ToAgent_CloseContext); ok {
+			return x.CloseContext
+		}
+	}
+	return nil
+}
+
+func (x *ToAgent) GetInterruptContext() *InterruptContext {
+	if x != nil {
+		if x, ok := x.Message.(*ToAgent_InterruptContext); ok {
+			return x.InterruptContext
+		}
+	}
+	return nil
+}
+
+func (x *ToAgent) GetRestartContext() *RestartContext {
+	if x != nil {
+		if x, ok := x.Message.(*ToAgent_RestartContext); ok {
+			return x.RestartContext
+		}
+	}
+	return nil
+}
+
+func (x *ToAgent) GetSearch() *Search {
+	if x != nil {
+		if x, ok := x.Message.(*ToAgent_Search); ok {
+			return x.Search
+		}
+	}
+	return nil
+}
+
+func (x *ToAgent) GetChmod() *Chmod {
+	if x != nil {
+		if x, ok := x.Message.(*ToAgent_Chmod); ok {
+			return x.Chmod
+		}
+	}
+	return nil
+}
+
+func (x *ToAgent) GetCompose() *Compose {
+	if x != nil {
+		if x, ok := x.Message.(*ToAgent_Compose); ok {
+			return x.Compose
+		}
+	}
+	return nil
+}
+
 type isToAgent_Message interface {
 	isToAgent_Message()
 }
@@ -755,6 +899,38 @@ type ToAgent_Ping struct {
 	Ping *Ping `protobuf:"bytes,18,opt,name=ping,proto3,oneof"`
 }
 
+type ToAgent_OpenContext struct {
+	OpenContext *OpenContext `protobuf:"bytes,19,opt,name=open_context,json=openContext,proto3,oneof"`
+}
+
+type ToAgent_ListContexts struct {
+	ListContexts *ListContexts `protobuf:"bytes,20,opt,name=list_contexts,json=listContexts,proto3,oneof"`
+}
+
+type ToAgent_CloseContext struct {
+	CloseContext *CloseContext `protobuf:"bytes,21,opt,name=close_context,json=closeContext,proto3,oneof"`
+}
+
+type ToAgent_InterruptContext struct {
+	InterruptContext *InterruptContext `protobuf:"bytes,22,opt,name=interrupt_context,json=interruptContext,proto3,oneof"`
+}
+
+type ToAgent_RestartContext struct {
+	RestartContext *RestartContext `protobuf:"bytes,23,opt,name=restart_context,json=restartContext,proto3,oneof"`
+}
+
+type ToAgent_Search struct {
+	Search *Search `protobuf:"bytes,24,opt,name=search,proto3,oneof"`
+}
+
+type ToAgent_Chmod struct {
+	Chmod *Chmod `protobuf:"bytes,25,opt,name=chmod,proto3,oneof"`
+}
+
+type ToAgent_Compose struct {
+	Compose *Compose `protobuf:"bytes,26,opt,name=compose,proto3,oneof"`
+}
+
 func (*ToAgent_Claim) isToAgent_Message() {}
 
 func (*ToAgent_Start) isToAgent_Message() {}
@@ -788,6 +964,22 @@ func (*ToAgent_Reclaim) isToAgent_Message() {}
 func (*ToAgent_Bulk) isToAgent_Message() {}
 
 func (*ToAgent_Ping) isToAgent_Message() {}
+
+func (*ToAgent_OpenContext) isToAgent_Message() {}
+
+func (*ToAgent_ListContexts) isToAgent_Message() {}
+
+func (*ToAgent_CloseContext) isToAgent_Message() {}
+
+func (*ToAgent_InterruptContext) isToAgent_Message() {}
+
+func (*ToAgent_RestartContext) isToAgent_Message() {}
+
+func (*ToAgent_Search) isToAgent_Message() {}
+
+func (*ToAgent_Chmod) isToAgent_Message() {}
+
+func (*ToAgent_Compose) isToAgent_Message() {}
 
 // Claim gives a prepared sandbox its identity. Once; a second with the same sandbox_id is Done again, with another is a Problem.
 type Claim struct {
@@ -889,6 +1081,7 @@ type Start struct {
 	Stdin         bool                   `protobuf:"varint,10,opt,name=stdin,proto3" json:"stdin,omitempty"` // false: stdin ends at once
 	Login         bool                   `protobuf:"varint,11,opt,name=login,proto3" json:"login,omitempty"`
 	Stream        uint64                 `protobuf:"varint,12,opt,name=stream,proto3" json:"stream,omitempty"` // the number of this process's frames, chosen by the node, never used again in this sandbox
+	Code          *Code                  `protobuf:"bytes,13,opt,name=code,proto3" json:"code,omitempty"`      // argv and shell are empty then
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1007,6 +1200,90 @@ func (x *Start) GetStream() uint64 {
 	return 0
 }
 
+func (x *Start) GetCode() *Code {
+	if x != nil {
+		return x.Code
+	}
+	return nil
+}
+
+// Code is a program to run instead of a command. Its process ends with a CodeReport.
+type Code struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Language      string                 `protobuf:"bytes,1,opt,name=language,proto3" json:"language,omitempty"`
+	Argv          []string               `protobuf:"bytes,2,rep,name=argv,proto3" json:"argv,omitempty"` // the runtime's command; the program's file follows. Of no meaning with a context
+	Source        []byte                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
+	SourcePath    string                 `protobuf:"bytes,4,opt,name=source_path,json=sourcePath,proto3" json:"source_path,omitempty"` // instead of source, for a program that is too long for a message: a file, which the agent removes
+	ContextId     string                 `protobuf:"bytes,5,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`    // run in this context; its state stays
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Code) Reset() {
+	*x = Code{}
+	mi := &file_guestv1_guest_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Code) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Code) ProtoMessage() {}
+
+func (x *Code) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Code.ProtoReflect.Descriptor instead.
+func (*Code) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Code) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *Code) GetArgv() []string {
+	if x != nil {
+		return x.Argv
+	}
+	return nil
+}
+
+func (x *Code) GetSource() []byte {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *Code) GetSourcePath() string {
+	if x != nil {
+		return x.SourcePath
+	}
+	return ""
+}
+
+func (x *Code) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pid           int64                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
@@ -1016,7 +1293,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_guestv1_guest_proto_msgTypes[7]
+	mi := &file_guestv1_guest_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1028,7 +1305,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[7]
+	mi := &file_guestv1_guest_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1041,7 +1318,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{7}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Started) GetPid() int64 {
@@ -1060,13 +1337,15 @@ type Exited struct {
 	Produced      int64                  `protobuf:"varint,4,opt,name=produced,proto3" json:"produced,omitempty"`
 	DurationMs    int64                  `protobuf:"varint,5,opt,name=duration_ms,json=durationMs,proto3" json:"duration_ms,omitempty"`
 	Oom           bool                   `protobuf:"varint,6,opt,name=oom,proto3" json:"oom,omitempty"`
+	Report        []byte                 `protobuf:"bytes,7,opt,name=report,proto3" json:"report,omitempty"`                               // a CodeReport, where it is at most 32 KiB
+	ReportBytes   int64                  `protobuf:"varint,8,opt,name=report_bytes,json=reportBytes,proto3" json:"report_bytes,omitempty"` // a longer one has this many bytes and is fetched by ReadReport before the process is forgotten
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_guestv1_guest_proto_msgTypes[8]
+	mi := &file_guestv1_guest_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1078,7 +1357,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[8]
+	mi := &file_guestv1_guest_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1091,7 +1370,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{8}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Exited) GetProcessId() string {
@@ -1136,6 +1415,113 @@ func (x *Exited) GetOom() bool {
 	return false
 }
 
+func (x *Exited) GetReport() []byte {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+func (x *Exited) GetReportBytes() int64 {
+	if x != nil {
+		return x.ReportBytes
+	}
+	return 0
+}
+
+// CodeReport is what a program left behind beside its output. At most 16 MiB encoded.
+type CodeReport struct {
+	state            protoimpl.MessageState   `protogen:"open.v1"`
+	FilesChanged     []*CodeReport_FileChange `protobuf:"bytes,1,rep,name=files_changed,json=filesChanged,proto3" json:"files_changed,omitempty"`        // below /workspace, /output and the user's home; at most 1000
+	FilesTruncated   bool                     `protobuf:"varint,2,opt,name=files_truncated,json=filesTruncated,proto3" json:"files_truncated,omitempty"` // more changed than is told, or there was too much to compare
+	Results          []*CodeReport_Result     `protobuf:"bytes,3,rep,name=results,proto3" json:"results,omitempty"`
+	ResultsTruncated bool                     `protobuf:"varint,4,opt,name=results_truncated,json=resultsTruncated,proto3" json:"results_truncated,omitempty"` // results were left out, being too large
+	Error            *CodeReport_Error        `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	ExecutionCount   int64                    `protobuf:"varint,6,opt,name=execution_count,json=executionCount,proto3" json:"execution_count,omitempty"`
+	ContextLost      bool                     `protobuf:"varint,7,opt,name=context_lost,json=contextLost,proto3" json:"context_lost,omitempty"` // the context's state is gone: it was restarted or its interpreter ended
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *CodeReport) Reset() {
+	*x = CodeReport{}
+	mi := &file_guestv1_guest_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeReport) ProtoMessage() {}
+
+func (x *CodeReport) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeReport.ProtoReflect.Descriptor instead.
+func (*CodeReport) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *CodeReport) GetFilesChanged() []*CodeReport_FileChange {
+	if x != nil {
+		return x.FilesChanged
+	}
+	return nil
+}
+
+func (x *CodeReport) GetFilesTruncated() bool {
+	if x != nil {
+		return x.FilesTruncated
+	}
+	return false
+}
+
+func (x *CodeReport) GetResults() []*CodeReport_Result {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+func (x *CodeReport) GetResultsTruncated() bool {
+	if x != nil {
+		return x.ResultsTruncated
+	}
+	return false
+}
+
+func (x *CodeReport) GetError() *CodeReport_Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *CodeReport) GetExecutionCount() int64 {
+	if x != nil {
+		return x.ExecutionCount
+	}
+	return 0
+}
+
+func (x *CodeReport) GetContextLost() bool {
+	if x != nil {
+		return x.ContextLost
+	}
+	return false
+}
+
 // Ack says that the node has everything of the process's output before offset. The agent holds at most 256 KiB that are not
 // acknowledged and stops reading the process's pipes there: this is the credit.
 type Ack struct {
@@ -1148,7 +1534,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_guestv1_guest_proto_msgTypes[9]
+	mi := &file_guestv1_guest_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1160,7 +1546,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[9]
+	mi := &file_guestv1_guest_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1173,7 +1559,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{9}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Ack) GetProcessId() string {
@@ -1202,7 +1588,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_guestv1_guest_proto_msgTypes[10]
+	mi := &file_guestv1_guest_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1214,7 +1600,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[10]
+	mi := &file_guestv1_guest_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1227,7 +1613,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{10}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Signal) GetProcessId() string {
@@ -1270,7 +1656,7 @@ type StdinAck struct {
 
 func (x *StdinAck) Reset() {
 	*x = StdinAck{}
-	mi := &file_guestv1_guest_proto_msgTypes[11]
+	mi := &file_guestv1_guest_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1282,7 +1668,7 @@ func (x *StdinAck) String() string {
 func (*StdinAck) ProtoMessage() {}
 
 func (x *StdinAck) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[11]
+	mi := &file_guestv1_guest_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1295,7 +1681,7 @@ func (x *StdinAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StdinAck.ProtoReflect.Descriptor instead.
 func (*StdinAck) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{11}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *StdinAck) GetProcessId() string {
@@ -1323,7 +1709,7 @@ type Resize struct {
 
 func (x *Resize) Reset() {
 	*x = Resize{}
-	mi := &file_guestv1_guest_proto_msgTypes[12]
+	mi := &file_guestv1_guest_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1335,7 +1721,7 @@ func (x *Resize) String() string {
 func (*Resize) ProtoMessage() {}
 
 func (x *Resize) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[12]
+	mi := &file_guestv1_guest_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1348,7 +1734,7 @@ func (x *Resize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resize.ProtoReflect.Descriptor instead.
 func (*Resize) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{12}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Resize) GetProcessId() string {
@@ -1381,7 +1767,7 @@ type CloseStdin struct {
 
 func (x *CloseStdin) Reset() {
 	*x = CloseStdin{}
-	mi := &file_guestv1_guest_proto_msgTypes[13]
+	mi := &file_guestv1_guest_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1393,7 +1779,7 @@ func (x *CloseStdin) String() string {
 func (*CloseStdin) ProtoMessage() {}
 
 func (x *CloseStdin) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[13]
+	mi := &file_guestv1_guest_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1406,7 +1792,7 @@ func (x *CloseStdin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdin.ProtoReflect.Descriptor instead.
 func (*CloseStdin) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{13}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CloseStdin) GetProcessId() string {
@@ -1426,7 +1812,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_guestv1_guest_proto_msgTypes[14]
+	mi := &file_guestv1_guest_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1438,7 +1824,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[14]
+	mi := &file_guestv1_guest_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1451,7 +1837,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{14}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Forget) GetProcessId() string {
@@ -1459,6 +1845,471 @@ func (x *Forget) GetProcessId() string {
 		return x.ProcessId
 	}
 	return ""
+}
+
+// OpenContext starts an interpreter that keeps its state between programs. A context_id that is open already is answered as it is.
+type OpenContext struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ContextId     string                 `protobuf:"bytes,1,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	Language      string                 `protobuf:"bytes,2,opt,name=language,proto3" json:"language,omitempty"`
+	Argv          []string               `protobuf:"bytes,3,rep,name=argv,proto3" json:"argv,omitempty"` // the runtime's command
+	Cwd           string                 `protobuf:"bytes,4,opt,name=cwd,proto3" json:"cwd,omitempty"`
+	User          string                 `protobuf:"bytes,5,opt,name=user,proto3" json:"user,omitempty"`
+	Env           map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenContext) Reset() {
+	*x = OpenContext{}
+	mi := &file_guestv1_guest_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenContext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenContext) ProtoMessage() {}
+
+func (x *OpenContext) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenContext.ProtoReflect.Descriptor instead.
+func (*OpenContext) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *OpenContext) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+func (x *OpenContext) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *OpenContext) GetArgv() []string {
+	if x != nil {
+		return x.Argv
+	}
+	return nil
+}
+
+func (x *OpenContext) GetCwd() string {
+	if x != nil {
+		return x.Cwd
+	}
+	return ""
+}
+
+func (x *OpenContext) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *OpenContext) GetEnv() map[string]string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+type ListContexts struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListContexts) Reset() {
+	*x = ListContexts{}
+	mi := &file_guestv1_guest_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListContexts) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListContexts) ProtoMessage() {}
+
+func (x *ListContexts) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListContexts.ProtoReflect.Descriptor instead.
+func (*ListContexts) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{18}
+}
+
+type CloseContext struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ContextId     string                 `protobuf:"bytes,1,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseContext) Reset() {
+	*x = CloseContext{}
+	mi := &file_guestv1_guest_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseContext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseContext) ProtoMessage() {}
+
+func (x *CloseContext) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseContext.ProtoReflect.Descriptor instead.
+func (*CloseContext) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *CloseContext) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+type InterruptContext struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ContextId     string                 `protobuf:"bytes,1,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *InterruptContext) Reset() {
+	*x = InterruptContext{}
+	mi := &file_guestv1_guest_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *InterruptContext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*InterruptContext) ProtoMessage() {}
+
+func (x *InterruptContext) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use InterruptContext.ProtoReflect.Descriptor instead.
+func (*InterruptContext) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *InterruptContext) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+type RestartContext struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ContextId     string                 `protobuf:"bytes,1,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RestartContext) Reset() {
+	*x = RestartContext{}
+	mi := &file_guestv1_guest_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RestartContext) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RestartContext) ProtoMessage() {}
+
+func (x *RestartContext) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RestartContext.ProtoReflect.Descriptor instead.
+func (*RestartContext) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *RestartContext) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+type Context struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	ContextId      string                 `protobuf:"bytes,1,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	Language       string                 `protobuf:"bytes,2,opt,name=language,proto3" json:"language,omitempty"`
+	Cwd            string                 `protobuf:"bytes,3,opt,name=cwd,proto3" json:"cwd,omitempty"`
+	User           string                 `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
+	Status         string                 `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"` // idle, busy
+	ExecutionCount int64                  `protobuf:"varint,6,opt,name=execution_count,json=executionCount,proto3" json:"execution_count,omitempty"`
+	Pid            int64                  `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
+	CreatedUnixMs  int64                  `protobuf:"varint,8,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
+	LastUsedUnixMs int64                  `protobuf:"varint,9,opt,name=last_used_unix_ms,json=lastUsedUnixMs,proto3" json:"last_used_unix_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Context) Reset() {
+	*x = Context{}
+	mi := &file_guestv1_guest_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Context) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Context) ProtoMessage() {}
+
+func (x *Context) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Context.ProtoReflect.Descriptor instead.
+func (*Context) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Context) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+func (x *Context) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *Context) GetCwd() string {
+	if x != nil {
+		return x.Cwd
+	}
+	return ""
+}
+
+func (x *Context) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Context) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Context) GetExecutionCount() int64 {
+	if x != nil {
+		return x.ExecutionCount
+	}
+	return 0
+}
+
+func (x *Context) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Context) GetCreatedUnixMs() int64 {
+	if x != nil {
+		return x.CreatedUnixMs
+	}
+	return 0
+}
+
+func (x *Context) GetLastUsedUnixMs() int64 {
+	if x != nil {
+		return x.LastUsedUnixMs
+	}
+	return 0
+}
+
+type ContextList struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*Context             `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContextList) Reset() {
+	*x = ContextList{}
+	mi := &file_guestv1_guest_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContextList) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContextList) ProtoMessage() {}
+
+func (x *ContextList) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContextList.ProtoReflect.Descriptor instead.
+func (*ContextList) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ContextList) GetItems() []*Context {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+type Log struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Level         string                 `protobuf:"bytes,1,opt,name=level,proto3" json:"level,omitempty"` // debug, info, warn, error
+	Message       string                 `protobuf:"bytes,2,opt,name=message,proto3" json:"message,omitempty"`
+	AtUnixMs      int64                  `protobuf:"varint,3,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Log) Reset() {
+	*x = Log{}
+	mi := &file_guestv1_guest_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Log) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Log) ProtoMessage() {}
+
+func (x *Log) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Log.ProtoReflect.Descriptor instead.
+func (*Log) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *Log) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *Log) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+func (x *Log) GetAtUnixMs() int64 {
+	if x != nil {
+		return x.AtUnixMs
+	}
+	return 0
 }
 
 type ListProcesses struct {
@@ -1469,7 +2320,7 @@ type ListProcesses struct {
 
 func (x *ListProcesses) Reset() {
 	*x = ListProcesses{}
-	mi := &file_guestv1_guest_proto_msgTypes[15]
+	mi := &file_guestv1_guest_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1481,7 +2332,7 @@ func (x *ListProcesses) String() string {
 func (*ListProcesses) ProtoMessage() {}
 
 func (x *ListProcesses) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[15]
+	mi := &file_guestv1_guest_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1494,7 +2345,7 @@ func (x *ListProcesses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcesses.ProtoReflect.Descriptor instead.
 func (*ListProcesses) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{15}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{25}
 }
 
 type ProcessList struct {
@@ -1506,7 +2357,7 @@ type ProcessList struct {
 
 func (x *ProcessList) Reset() {
 	*x = ProcessList{}
-	mi := &file_guestv1_guest_proto_msgTypes[16]
+	mi := &file_guestv1_guest_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1518,7 +2369,7 @@ func (x *ProcessList) String() string {
 func (*ProcessList) ProtoMessage() {}
 
 func (x *ProcessList) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[16]
+	mi := &file_guestv1_guest_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1531,7 +2382,7 @@ func (x *ProcessList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessList.ProtoReflect.Descriptor instead.
 func (*ProcessList) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{16}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ProcessList) GetProcesses() []*Process {
@@ -1559,7 +2410,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_guestv1_guest_proto_msgTypes[17]
+	mi := &file_guestv1_guest_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1571,7 +2422,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[17]
+	mi := &file_guestv1_guest_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1584,7 +2435,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{17}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Process) GetProcessId() string {
@@ -1668,7 +2519,7 @@ type Stat struct {
 
 func (x *Stat) Reset() {
 	*x = Stat{}
-	mi := &file_guestv1_guest_proto_msgTypes[18]
+	mi := &file_guestv1_guest_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +2531,7 @@ func (x *Stat) String() string {
 func (*Stat) ProtoMessage() {}
 
 func (x *Stat) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[18]
+	mi := &file_guestv1_guest_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +2544,7 @@ func (x *Stat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stat.ProtoReflect.Descriptor instead.
 func (*Stat) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{18}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Stat) GetPath() string {
@@ -1730,7 +2581,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_guestv1_guest_proto_msgTypes[19]
+	mi := &file_guestv1_guest_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1742,7 +2593,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[19]
+	mi := &file_guestv1_guest_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1755,7 +2606,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{19}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *List) GetPath() string {
@@ -1803,7 +2654,7 @@ type FileList struct {
 
 func (x *FileList) Reset() {
 	*x = FileList{}
-	mi := &file_guestv1_guest_proto_msgTypes[20]
+	mi := &file_guestv1_guest_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1815,7 +2666,7 @@ func (x *FileList) String() string {
 func (*FileList) ProtoMessage() {}
 
 func (x *FileList) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[20]
+	mi := &file_guestv1_guest_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1828,7 +2679,7 @@ func (x *FileList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileList.ProtoReflect.Descriptor instead.
 func (*FileList) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{20}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FileList) GetItems() []*FileInfo {
@@ -1857,7 +2708,7 @@ type Mkdir struct {
 
 func (x *Mkdir) Reset() {
 	*x = Mkdir{}
-	mi := &file_guestv1_guest_proto_msgTypes[21]
+	mi := &file_guestv1_guest_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1869,7 +2720,7 @@ func (x *Mkdir) String() string {
 func (*Mkdir) ProtoMessage() {}
 
 func (x *Mkdir) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[21]
+	mi := &file_guestv1_guest_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1882,7 +2733,7 @@ func (x *Mkdir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mkdir.ProtoReflect.Descriptor instead.
 func (*Mkdir) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{21}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Mkdir) GetPath() string {
@@ -1925,7 +2776,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_guestv1_guest_proto_msgTypes[22]
+	mi := &file_guestv1_guest_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1937,7 +2788,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[22]
+	mi := &file_guestv1_guest_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1950,7 +2801,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{22}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Move) GetFrom() string {
@@ -1992,7 +2843,7 @@ type Remove struct {
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_guestv1_guest_proto_msgTypes[23]
+	mi := &file_guestv1_guest_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2004,7 +2855,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[23]
+	mi := &file_guestv1_guest_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2017,7 +2868,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{23}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Remove) GetPath() string {
@@ -2060,7 +2911,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_guestv1_guest_proto_msgTypes[24]
+	mi := &file_guestv1_guest_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2072,7 +2923,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[24]
+	mi := &file_guestv1_guest_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2085,7 +2936,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{24}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -2165,6 +3016,312 @@ func (x *FileInfo) GetInode() uint64 {
 	return 0
 }
 
+// Search walks below path. An entry is found when its path relative to there matches pattern and, with contains, a line of it does.
+type Search struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Pattern       string                 `protobuf:"bytes,3,opt,name=pattern,proto3" json:"pattern,omitempty"`   // a glob: *, ?, [a-z], {a,b}, ** for any number of directories; without a slash it is matched with the base name
+	Contains      string                 `protobuf:"bytes,4,opt,name=contains,proto3" json:"contains,omitempty"` // a regular expression in RE2's syntax; "": not asked
+	Limit         uint32                 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	Cursor        string                 `protobuf:"bytes,6,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Search) Reset() {
+	*x = Search{}
+	mi := &file_guestv1_guest_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Search) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Search) ProtoMessage() {}
+
+func (x *Search) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Search.ProtoReflect.Descriptor instead.
+func (*Search) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *Search) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Search) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Search) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *Search) GetContains() string {
+	if x != nil {
+		return x.Contains
+	}
+	return ""
+}
+
+func (x *Search) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *Search) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+type SearchResult struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*SearchResult_Match  `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	NextCursor    string                 `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
+	Truncated     bool                   `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"` // the walk met a bound of its own and ended before the end
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchResult) Reset() {
+	*x = SearchResult{}
+	mi := &file_guestv1_guest_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchResult) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchResult) ProtoMessage() {}
+
+func (x *SearchResult) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchResult.ProtoReflect.Descriptor instead.
+func (*SearchResult) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *SearchResult) GetItems() []*SearchResult_Match {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *SearchResult) GetNextCursor() string {
+	if x != nil {
+		return x.NextCursor
+	}
+	return ""
+}
+
+func (x *SearchResult) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+type Chmod struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Mode          uint32                 `protobuf:"varint,3,opt,name=mode,proto3" json:"mode,omitempty"`
+	SetMode       bool                   `protobuf:"varint,4,opt,name=set_mode,json=setMode,proto3" json:"set_mode,omitempty"`
+	Owner         string                 `protobuf:"bytes,5,opt,name=owner,proto3" json:"owner,omitempty"` // "": as it is; a name or uid[:gid]
+	Recursive     bool                   `protobuf:"varint,6,opt,name=recursive,proto3" json:"recursive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Chmod) Reset() {
+	*x = Chmod{}
+	mi := &file_guestv1_guest_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Chmod) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Chmod) ProtoMessage() {}
+
+func (x *Chmod) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Chmod.ProtoReflect.Descriptor instead.
+func (*Chmod) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *Chmod) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Chmod) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Chmod) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *Chmod) GetSetMode() bool {
+	if x != nil {
+		return x.SetMode
+	}
+	return false
+}
+
+func (x *Chmod) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Chmod) GetRecursive() bool {
+	if x != nil {
+		return x.Recursive
+	}
+	return false
+}
+
+// Compose makes one file of several, in their order, and removes them.
+type Compose struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sources       []string               `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	Mode          uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
+	SetMode       bool                   `protobuf:"varint,5,opt,name=set_mode,json=setMode,proto3" json:"set_mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Compose) Reset() {
+	*x = Compose{}
+	mi := &file_guestv1_guest_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Compose) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Compose) ProtoMessage() {}
+
+func (x *Compose) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Compose.ProtoReflect.Descriptor instead.
+func (*Compose) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *Compose) GetSources() []string {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *Compose) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Compose) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Compose) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *Compose) GetSetMode() bool {
+	if x != nil {
+		return x.SetMode
+	}
+	return false
+}
+
 type GetStats struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -2173,7 +3330,7 @@ type GetStats struct {
 
 func (x *GetStats) Reset() {
 	*x = GetStats{}
-	mi := &file_guestv1_guest_proto_msgTypes[25]
+	mi := &file_guestv1_guest_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2185,7 +3342,7 @@ func (x *GetStats) String() string {
 func (*GetStats) ProtoMessage() {}
 
 func (x *GetStats) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[25]
+	mi := &file_guestv1_guest_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2198,7 +3355,7 @@ func (x *GetStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStats.ProtoReflect.Descriptor instead.
 func (*GetStats) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{25}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{39}
 }
 
 type Stats struct {
@@ -2212,7 +3369,7 @@ type Stats struct {
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_guestv1_guest_proto_msgTypes[26]
+	mi := &file_guestv1_guest_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2224,7 +3381,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[26]
+	mi := &file_guestv1_guest_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2237,7 +3394,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{26}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Stats) GetDiskUsedBytes() int64 {
@@ -2272,7 +3429,7 @@ type Reclaim struct {
 
 func (x *Reclaim) Reset() {
 	*x = Reclaim{}
-	mi := &file_guestv1_guest_proto_msgTypes[27]
+	mi := &file_guestv1_guest_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +3441,7 @@ func (x *Reclaim) String() string {
 func (*Reclaim) ProtoMessage() {}
 
 func (x *Reclaim) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[27]
+	mi := &file_guestv1_guest_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +3454,7 @@ func (x *Reclaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reclaim.ProtoReflect.Descriptor instead.
 func (*Reclaim) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{27}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Reclaim) GetPromiseBytes() int64 {
@@ -2316,7 +3473,7 @@ type Killed struct {
 
 func (x *Killed) Reset() {
 	*x = Killed{}
-	mi := &file_guestv1_guest_proto_msgTypes[28]
+	mi := &file_guestv1_guest_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +3485,7 @@ func (x *Killed) String() string {
 func (*Killed) ProtoMessage() {}
 
 func (x *Killed) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[28]
+	mi := &file_guestv1_guest_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2341,7 +3498,7 @@ func (x *Killed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Killed.ProtoReflect.Descriptor instead.
 func (*Killed) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{28}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Killed) GetVictims() []*Killed_Victim {
@@ -2359,7 +3516,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_guestv1_guest_proto_msgTypes[29]
+	mi := &file_guestv1_guest_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2371,7 +3528,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[29]
+	mi := &file_guestv1_guest_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2384,7 +3541,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{29}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{43}
 }
 
 // Bulk asks the agent to dial a connection of its own, to present the token and to carry one transfer over it.
@@ -2395,6 +3552,11 @@ type Bulk struct {
 	//
 	//	*Bulk_ReadFile
 	//	*Bulk_WriteFile
+	//	*Bulk_ReadArchive
+	//	*Bulk_WriteArchive
+	//	*Bulk_Watch
+	//	*Bulk_DialPort
+	//	*Bulk_ReadReport
 	Transfer      isBulk_Transfer `protobuf_oneof:"transfer"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2402,7 +3564,7 @@ type Bulk struct {
 
 func (x *Bulk) Reset() {
 	*x = Bulk{}
-	mi := &file_guestv1_guest_proto_msgTypes[30]
+	mi := &file_guestv1_guest_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +3576,7 @@ func (x *Bulk) String() string {
 func (*Bulk) ProtoMessage() {}
 
 func (x *Bulk) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[30]
+	mi := &file_guestv1_guest_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +3589,7 @@ func (x *Bulk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bulk.ProtoReflect.Descriptor instead.
 func (*Bulk) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{30}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Bulk) GetToken() []byte {
@@ -2462,6 +3624,51 @@ func (x *Bulk) GetWriteFile() *WriteFile {
 	return nil
 }
 
+func (x *Bulk) GetReadArchive() *ReadArchive {
+	if x != nil {
+		if x, ok := x.Transfer.(*Bulk_ReadArchive); ok {
+			return x.ReadArchive
+		}
+	}
+	return nil
+}
+
+func (x *Bulk) GetWriteArchive() *WriteArchive {
+	if x != nil {
+		if x, ok := x.Transfer.(*Bulk_WriteArchive); ok {
+			return x.WriteArchive
+		}
+	}
+	return nil
+}
+
+func (x *Bulk) GetWatch() *Watch {
+	if x != nil {
+		if x, ok := x.Transfer.(*Bulk_Watch); ok {
+			return x.Watch
+		}
+	}
+	return nil
+}
+
+func (x *Bulk) GetDialPort() *DialPort {
+	if x != nil {
+		if x, ok := x.Transfer.(*Bulk_DialPort); ok {
+			return x.DialPort
+		}
+	}
+	return nil
+}
+
+func (x *Bulk) GetReadReport() *ReadReport {
+	if x != nil {
+		if x, ok := x.Transfer.(*Bulk_ReadReport); ok {
+			return x.ReadReport
+		}
+	}
+	return nil
+}
+
 type isBulk_Transfer interface {
 	isBulk_Transfer()
 }
@@ -2474,9 +3681,373 @@ type Bulk_WriteFile struct {
 	WriteFile *WriteFile `protobuf:"bytes,3,opt,name=write_file,json=writeFile,proto3,oneof"`
 }
 
+type Bulk_ReadArchive struct {
+	ReadArchive *ReadArchive `protobuf:"bytes,4,opt,name=read_archive,json=readArchive,proto3,oneof"`
+}
+
+type Bulk_WriteArchive struct {
+	WriteArchive *WriteArchive `protobuf:"bytes,5,opt,name=write_archive,json=writeArchive,proto3,oneof"`
+}
+
+type Bulk_Watch struct {
+	Watch *Watch `protobuf:"bytes,6,opt,name=watch,proto3,oneof"`
+}
+
+type Bulk_DialPort struct {
+	DialPort *DialPort `protobuf:"bytes,7,opt,name=dial_port,json=dialPort,proto3,oneof"`
+}
+
+type Bulk_ReadReport struct {
+	ReadReport *ReadReport `protobuf:"bytes,8,opt,name=read_report,json=readReport,proto3,oneof"`
+}
+
 func (*Bulk_ReadFile) isBulk_Transfer() {}
 
 func (*Bulk_WriteFile) isBulk_Transfer() {}
+
+func (*Bulk_ReadArchive) isBulk_Transfer() {}
+
+func (*Bulk_WriteArchive) isBulk_Transfer() {}
+
+func (*Bulk_Watch) isBulk_Transfer() {}
+
+func (*Bulk_DialPort) isBulk_Transfer() {}
+
+func (*Bulk_ReadReport) isBulk_Transfer() {}
+
+// ReadArchive: a BulkHeader, then DATA frames of the archive, then END. A fault in the middle is a second BulkHeader.
+type ReadArchive struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Format        string                 `protobuf:"bytes,3,opt,name=format,proto3" json:"format,omitempty"` // tar, tar.gz, tar.zst
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadArchive) Reset() {
+	*x = ReadArchive{}
+	mi := &file_guestv1_guest_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadArchive) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadArchive) ProtoMessage() {}
+
+func (x *ReadArchive) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadArchive.ProtoReflect.Descriptor instead.
+func (*ReadArchive) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *ReadArchive) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ReadArchive) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ReadArchive) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+// WriteArchive: the node sends DATA frames, then COMMIT; the agent answers with a BulkHeader. Without COMMIT nothing is kept.
+type WriteArchive struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Format        string                 `protobuf:"bytes,3,opt,name=format,proto3" json:"format,omitempty"` // "": told by its first bytes
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteArchive) Reset() {
+	*x = WriteArchive{}
+	mi := &file_guestv1_guest_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteArchive) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteArchive) ProtoMessage() {}
+
+func (x *WriteArchive) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteArchive.ProtoReflect.Descriptor instead.
+func (*WriteArchive) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *WriteArchive) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WriteArchive) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *WriteArchive) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+// Watch: a BulkHeader once it is armed, then DATA frames of one WatchEvent each, until the node ends the connection.
+type Watch struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	Recursive     bool                   `protobuf:"varint,3,opt,name=recursive,proto3" json:"recursive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Watch) Reset() {
+	*x = Watch{}
+	mi := &file_guestv1_guest_proto_msgTypes[47]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Watch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Watch) ProtoMessage() {}
+
+func (x *Watch) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[47]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Watch.ProtoReflect.Descriptor instead.
+func (*Watch) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{47}
+}
+
+func (x *Watch) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Watch) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Watch) GetRecursive() bool {
+	if x != nil {
+		return x.Recursive
+	}
+	return false
+}
+
+type WatchEvent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"` // create, write, remove, rename, chmod, overflow
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"` // of a rename within what is watched
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEvent) Reset() {
+	*x = WatchEvent{}
+	mi := &file_guestv1_guest_proto_msgTypes[48]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEvent) ProtoMessage() {}
+
+func (x *WatchEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[48]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
+func (*WatchEvent) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{48}
+}
+
+func (x *WatchEvent) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *WatchEvent) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WatchEvent) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+// DialPort: a BulkHeader, then the bytes of a TCP connection to the port on the sandbox's loopback, IPv4 or IPv6, raw in both
+// directions. Either direction ends by itself.
+type DialPort struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Port          uint32                 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DialPort) Reset() {
+	*x = DialPort{}
+	mi := &file_guestv1_guest_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DialPort) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DialPort) ProtoMessage() {}
+
+func (x *DialPort) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DialPort.ProtoReflect.Descriptor instead.
+func (*DialPort) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *DialPort) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+// ReadReport: a BulkHeader, then DATA frames of an encoded CodeReport, then END.
+type ReadReport struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ProcessId     string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadReport) Reset() {
+	*x = ReadReport{}
+	mi := &file_guestv1_guest_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadReport) ProtoMessage() {}
+
+func (x *ReadReport) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadReport.ProtoReflect.Descriptor instead.
+func (*ReadReport) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *ReadReport) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
+	}
+	return ""
+}
 
 // ReadFile: the agent sends a BulkHeader frame, then DATA frames, then END.
 type ReadFile struct {
@@ -2491,7 +4062,7 @@ type ReadFile struct {
 
 func (x *ReadFile) Reset() {
 	*x = ReadFile{}
-	mi := &file_guestv1_guest_proto_msgTypes[31]
+	mi := &file_guestv1_guest_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2503,7 +4074,7 @@ func (x *ReadFile) String() string {
 func (*ReadFile) ProtoMessage() {}
 
 func (x *ReadFile) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[31]
+	mi := &file_guestv1_guest_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2516,7 +4087,7 @@ func (x *ReadFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFile.ProtoReflect.Descriptor instead.
 func (*ReadFile) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{31}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReadFile) GetPath() string {
@@ -2563,7 +4134,7 @@ type WriteFile struct {
 
 func (x *WriteFile) Reset() {
 	*x = WriteFile{}
-	mi := &file_guestv1_guest_proto_msgTypes[32]
+	mi := &file_guestv1_guest_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2575,7 +4146,7 @@ func (x *WriteFile) String() string {
 func (*WriteFile) ProtoMessage() {}
 
 func (x *WriteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[32]
+	mi := &file_guestv1_guest_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2588,7 +4159,7 @@ func (x *WriteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFile.ProtoReflect.Descriptor instead.
 func (*WriteFile) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{32}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *WriteFile) GetPath() string {
@@ -2636,14 +4207,16 @@ func (x *WriteFile) GetIfNoneMatch() bool {
 type BulkHeader struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Problem       *Problem               `protobuf:"bytes,1,opt,name=problem,proto3" json:"problem,omitempty"`
-	File          *FileInfo              `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`
+	File          *FileInfo              `protobuf:"bytes,2,opt,name=file,proto3" json:"file,omitempty"`       // of ReadFile and WriteFile
+	Archive       *ArchiveInfo           `protobuf:"bytes,3,opt,name=archive,proto3" json:"archive,omitempty"` // of WriteArchive
+	Done          *Done                  `protobuf:"bytes,4,opt,name=done,proto3" json:"done,omitempty"`       // of the others
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *BulkHeader) Reset() {
 	*x = BulkHeader{}
-	mi := &file_guestv1_guest_proto_msgTypes[33]
+	mi := &file_guestv1_guest_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2655,7 +4228,7 @@ func (x *BulkHeader) String() string {
 func (*BulkHeader) ProtoMessage() {}
 
 func (x *BulkHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[33]
+	mi := &file_guestv1_guest_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2668,7 +4241,7 @@ func (x *BulkHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkHeader.ProtoReflect.Descriptor instead.
 func (*BulkHeader) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{33}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *BulkHeader) GetProblem() *Problem {
@@ -2685,6 +4258,88 @@ func (x *BulkHeader) GetFile() *FileInfo {
 	return nil
 }
 
+func (x *BulkHeader) GetArchive() *ArchiveInfo {
+	if x != nil {
+		return x.Archive
+	}
+	return nil
+}
+
+func (x *BulkHeader) GetDone() *Done {
+	if x != nil {
+		return x.Done
+	}
+	return nil
+}
+
+type ArchiveInfo struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Files         int64                  `protobuf:"varint,1,opt,name=files,proto3" json:"files,omitempty"`
+	Directories   int64                  `protobuf:"varint,2,opt,name=directories,proto3" json:"directories,omitempty"`
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Skipped       int64                  `protobuf:"varint,4,opt,name=skipped,proto3" json:"skipped,omitempty"` // devices, FIFOs, sockets
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ArchiveInfo) Reset() {
+	*x = ArchiveInfo{}
+	mi := &file_guestv1_guest_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ArchiveInfo) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ArchiveInfo) ProtoMessage() {}
+
+func (x *ArchiveInfo) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ArchiveInfo.ProtoReflect.Descriptor instead.
+func (*ArchiveInfo) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *ArchiveInfo) GetFiles() int64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *ArchiveInfo) GetDirectories() int64 {
+	if x != nil {
+		return x.Directories
+	}
+	return 0
+}
+
+func (x *ArchiveInfo) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ArchiveInfo) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
 // Problem carries a cay.ErrorReason and a sentence for the caller. A node accepts only reasons that a guest may cause.
 type Problem struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2697,7 +4352,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_guestv1_guest_proto_msgTypes[34]
+	mi := &file_guestv1_guest_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +4364,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[34]
+	mi := &file_guestv1_guest_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +4377,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{34}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *Problem) GetReason() string {
@@ -2746,6 +4401,342 @@ func (x *Problem) GetField() string {
 	return ""
 }
 
+type CodeReport_FileChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Op            string                 `protobuf:"bytes,3,opt,name=op,proto3" json:"op,omitempty"` // create, write, remove
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeReport_FileChange) Reset() {
+	*x = CodeReport_FileChange{}
+	mi := &file_guestv1_guest_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeReport_FileChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeReport_FileChange) ProtoMessage() {}
+
+func (x *CodeReport_FileChange) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeReport_FileChange.ProtoReflect.Descriptor instead.
+func (*CodeReport_FileChange) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{10, 0}
+}
+
+func (x *CodeReport_FileChange) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *CodeReport_FileChange) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *CodeReport_FileChange) GetOp() string {
+	if x != nil {
+		return x.Op
+	}
+	return ""
+}
+
+type CodeReport_Data struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mime          string                 `protobuf:"bytes,1,opt,name=mime,proto3" json:"mime,omitempty"`
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`  // text as UTF-8, bytes as they are
+	Json          bool                   `protobuf:"varint,3,opt,name=json,proto3" json:"json,omitempty"` // data is JSON text
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeReport_Data) Reset() {
+	*x = CodeReport_Data{}
+	mi := &file_guestv1_guest_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeReport_Data) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeReport_Data) ProtoMessage() {}
+
+func (x *CodeReport_Data) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeReport_Data.ProtoReflect.Descriptor instead.
+func (*CodeReport_Data) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{10, 1}
+}
+
+func (x *CodeReport_Data) GetMime() string {
+	if x != nil {
+		return x.Mime
+	}
+	return ""
+}
+
+func (x *CodeReport_Data) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *CodeReport_Data) GetJson() bool {
+	if x != nil {
+		return x.Json
+	}
+	return false
+}
+
+type CodeReport_Result struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []*CodeReport_Data     `protobuf:"bytes,1,rep,name=data,proto3" json:"data,omitempty"`
+	IsMain        bool                   `protobuf:"varint,2,opt,name=is_main,json=isMain,proto3" json:"is_main,omitempty"` // the value of the last expression
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeReport_Result) Reset() {
+	*x = CodeReport_Result{}
+	mi := &file_guestv1_guest_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeReport_Result) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeReport_Result) ProtoMessage() {}
+
+func (x *CodeReport_Result) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeReport_Result.ProtoReflect.Descriptor instead.
+func (*CodeReport_Result) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{10, 2}
+}
+
+func (x *CodeReport_Result) GetData() []*CodeReport_Data {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *CodeReport_Result) GetIsMain() bool {
+	if x != nil {
+		return x.IsMain
+	}
+	return false
+}
+
+type CodeReport_Error struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Traceback     string                 `protobuf:"bytes,3,opt,name=traceback,proto3" json:"traceback,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeReport_Error) Reset() {
+	*x = CodeReport_Error{}
+	mi := &file_guestv1_guest_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeReport_Error) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeReport_Error) ProtoMessage() {}
+
+func (x *CodeReport_Error) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeReport_Error.ProtoReflect.Descriptor instead.
+func (*CodeReport_Error) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{10, 3}
+}
+
+func (x *CodeReport_Error) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CodeReport_Error) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *CodeReport_Error) GetTraceback() string {
+	if x != nil {
+		return x.Traceback
+	}
+	return ""
+}
+
+type SearchResult_Line struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchResult_Line) Reset() {
+	*x = SearchResult_Line{}
+	mi := &file_guestv1_guest_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchResult_Line) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchResult_Line) ProtoMessage() {}
+
+func (x *SearchResult_Line) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchResult_Line.ProtoReflect.Descriptor instead.
+func (*SearchResult_Line) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{36, 0}
+}
+
+func (x *SearchResult_Line) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SearchResult_Line) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+type SearchResult_Match struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	File          *FileInfo              `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	Lines         []*SearchResult_Line   `protobuf:"bytes,2,rep,name=lines,proto3" json:"lines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchResult_Match) Reset() {
+	*x = SearchResult_Match{}
+	mi := &file_guestv1_guest_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchResult_Match) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchResult_Match) ProtoMessage() {}
+
+func (x *SearchResult_Match) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchResult_Match.ProtoReflect.Descriptor instead.
+func (*SearchResult_Match) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{36, 1}
+}
+
+func (x *SearchResult_Match) GetFile() *FileInfo {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+func (x *SearchResult_Match) GetLines() []*SearchResult_Line {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
+}
+
 type Killed_Victim struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	ProcessId     string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
@@ -2758,7 +4749,7 @@ type Killed_Victim struct {
 
 func (x *Killed_Victim) Reset() {
 	*x = Killed_Victim{}
-	mi := &file_guestv1_guest_proto_msgTypes[37]
+	mi := &file_guestv1_guest_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +4761,7 @@ func (x *Killed_Victim) String() string {
 func (*Killed_Victim) ProtoMessage() {}
 
 func (x *Killed_Victim) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[37]
+	mi := &file_guestv1_guest_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +4774,7 @@ func (x *Killed_Victim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Killed_Victim.ProtoReflect.Descriptor instead.
 func (*Killed_Victim) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{28, 0}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{42, 0}
 }
 
 func (x *Killed_Victim) GetProcessId() string {
@@ -2818,7 +4809,7 @@ var File_guestv1_guest_proto protoreflect.FileDescriptor
 
 const file_guestv1_guest_proto_rawDesc = "" +
 	"\n" +
-	"\x13guestv1/guest.proto\x12\fcay.guest.v1\"\xc8\x04\n" +
+	"\x13guestv1/guest.proto\x12\fcay.guest.v1\"\x91\x06\n" +
 	"\x06ToNode\x12\x19\n" +
 	"\breply_to\x18\x01 \x01(\x04R\areplyTo\x12+\n" +
 	"\x05hello\x18\x02 \x01(\v2\x13.cay.guest.v1.HelloH\x00R\x05hello\x121\n" +
@@ -2832,7 +4823,11 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\x05stats\x18\n" +
 	" \x01(\v2\x13.cay.guest.v1.StatsH\x00R\x05stats\x12.\n" +
 	"\x06killed\x18\v \x01(\v2\x14.cay.guest.v1.KilledH\x00R\x06killed\x125\n" +
-	"\tstdin_ack\x18\f \x01(\v2\x16.cay.guest.v1.StdinAckH\x00R\bstdinAckB\t\n" +
+	"\tstdin_ack\x18\f \x01(\v2\x16.cay.guest.v1.StdinAckH\x00R\bstdinAck\x121\n" +
+	"\acontext\x18\r \x01(\v2\x15.cay.guest.v1.ContextH\x00R\acontext\x127\n" +
+	"\bcontexts\x18\x0e \x01(\v2\x19.cay.guest.v1.ContextListH\x00R\bcontexts\x124\n" +
+	"\x06search\x18\x0f \x01(\v2\x1a.cay.guest.v1.SearchResultH\x00R\x06search\x12%\n" +
+	"\x03log\x18\x10 \x01(\v2\x11.cay.guest.v1.LogH\x00R\x03logB\t\n" +
 	"\amessage\"\x06\n" +
 	"\x04Done\"\xac\x01\n" +
 	"\x05Hello\x12\x1a\n" +
@@ -2850,7 +4845,8 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\bproduced\x18\x03 \x01(\x03R\bproduced\x12\"\n" +
 	"\facknowledged\x18\x04 \x01(\x03R\facknowledged\x12!\n" +
 	"\fstdin_offset\x18\x05 \x01(\x03R\vstdinOffset\x12\x16\n" +
-	"\x06stream\x18\x06 \x01(\x04R\x06stream\"\xd1\x06\n" +
+	"\x06stream\x18\x06 \x01(\x04R\x06stream\"\xbf\n" +
+	"\n" +
 	"\aToAgent\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12+\n" +
 	"\x05claim\x18\x02 \x01(\v2\x13.cay.guest.v1.ClaimH\x00R\x05claim\x12+\n" +
@@ -2871,7 +4867,15 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\tget_stats\x18\x0f \x01(\v2\x16.cay.guest.v1.GetStatsH\x00R\bgetStats\x121\n" +
 	"\areclaim\x18\x10 \x01(\v2\x15.cay.guest.v1.ReclaimH\x00R\areclaim\x12(\n" +
 	"\x04bulk\x18\x11 \x01(\v2\x12.cay.guest.v1.BulkH\x00R\x04bulk\x12(\n" +
-	"\x04ping\x18\x12 \x01(\v2\x12.cay.guest.v1.PingH\x00R\x04pingB\t\n" +
+	"\x04ping\x18\x12 \x01(\v2\x12.cay.guest.v1.PingH\x00R\x04ping\x12>\n" +
+	"\fopen_context\x18\x13 \x01(\v2\x19.cay.guest.v1.OpenContextH\x00R\vopenContext\x12A\n" +
+	"\rlist_contexts\x18\x14 \x01(\v2\x1a.cay.guest.v1.ListContextsH\x00R\flistContexts\x12A\n" +
+	"\rclose_context\x18\x15 \x01(\v2\x1a.cay.guest.v1.CloseContextH\x00R\fcloseContext\x12M\n" +
+	"\x11interrupt_context\x18\x16 \x01(\v2\x1e.cay.guest.v1.InterruptContextH\x00R\x10interruptContext\x12G\n" +
+	"\x0frestart_context\x18\x17 \x01(\v2\x1c.cay.guest.v1.RestartContextH\x00R\x0erestartContext\x12.\n" +
+	"\x06search\x18\x18 \x01(\v2\x14.cay.guest.v1.SearchH\x00R\x06search\x12+\n" +
+	"\x05chmod\x18\x19 \x01(\v2\x13.cay.guest.v1.ChmodH\x00R\x05chmod\x121\n" +
+	"\acompose\x18\x1a \x01(\v2\x15.cay.guest.v1.ComposeH\x00R\acomposeB\t\n" +
 	"\amessage\"\xec\x01\n" +
 	"\x05Claim\x12\x1d\n" +
 	"\n" +
@@ -2883,7 +4887,7 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\x04pids\x18\x06 \x01(\x03R\x04pids\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xdc\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x84\x03\n" +
 	"\x05Start\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -2898,12 +4902,21 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\x05stdin\x18\n" +
 	" \x01(\bR\x05stdin\x12\x14\n" +
 	"\x05login\x18\v \x01(\bR\x05login\x12\x16\n" +
-	"\x06stream\x18\f \x01(\x04R\x06stream\x1a6\n" +
+	"\x06stream\x18\f \x01(\x04R\x06stream\x12&\n" +
+	"\x04code\x18\r \x01(\v2\x12.cay.guest.v1.CodeR\x04code\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x1b\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x01\n" +
+	"\x04Code\x12\x1a\n" +
+	"\blanguage\x18\x01 \x01(\tR\blanguage\x12\x12\n" +
+	"\x04argv\x18\x02 \x03(\tR\x04argv\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\fR\x06source\x12\x1f\n" +
+	"\vsource_path\x18\x04 \x01(\tR\n" +
+	"sourcePath\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\x05 \x01(\tR\tcontextId\"\x1b\n" +
 	"\aStarted\x12\x10\n" +
-	"\x03pid\x18\x01 \x01(\x03R\x03pid\"\xa2\x01\n" +
+	"\x03pid\x18\x01 \x01(\x03R\x03pid\"\xdd\x01\n" +
 	"\x06Exited\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -2912,7 +4925,34 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\bproduced\x18\x04 \x01(\x03R\bproduced\x12\x1f\n" +
 	"\vduration_ms\x18\x05 \x01(\x03R\n" +
 	"durationMs\x12\x10\n" +
-	"\x03oom\x18\x06 \x01(\bR\x03oom\"<\n" +
+	"\x03oom\x18\x06 \x01(\bR\x03oom\x12\x16\n" +
+	"\x06report\x18\a \x01(\fR\x06report\x12!\n" +
+	"\freport_bytes\x18\b \x01(\x03R\vreportBytes\"\x9a\x05\n" +
+	"\n" +
+	"CodeReport\x12H\n" +
+	"\rfiles_changed\x18\x01 \x03(\v2#.cay.guest.v1.CodeReport.FileChangeR\ffilesChanged\x12'\n" +
+	"\x0ffiles_truncated\x18\x02 \x01(\bR\x0efilesTruncated\x129\n" +
+	"\aresults\x18\x03 \x03(\v2\x1f.cay.guest.v1.CodeReport.ResultR\aresults\x12+\n" +
+	"\x11results_truncated\x18\x04 \x01(\bR\x10resultsTruncated\x124\n" +
+	"\x05error\x18\x05 \x01(\v2\x1e.cay.guest.v1.CodeReport.ErrorR\x05error\x12'\n" +
+	"\x0fexecution_count\x18\x06 \x01(\x03R\x0eexecutionCount\x12!\n" +
+	"\fcontext_lost\x18\a \x01(\bR\vcontextLost\x1aD\n" +
+	"\n" +
+	"FileChange\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x0e\n" +
+	"\x02op\x18\x03 \x01(\tR\x02op\x1aB\n" +
+	"\x04Data\x12\x12\n" +
+	"\x04mime\x18\x01 \x01(\tR\x04mime\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x12\n" +
+	"\x04json\x18\x03 \x01(\bR\x04json\x1aT\n" +
+	"\x06Result\x121\n" +
+	"\x04data\x18\x01 \x03(\v2\x1d.cay.guest.v1.CodeReport.DataR\x04data\x12\x17\n" +
+	"\ais_main\x18\x02 \x01(\bR\x06isMain\x1aO\n" +
+	"\x05Error\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1c\n" +
+	"\ttraceback\x18\x03 \x01(\tR\ttraceback\"<\n" +
 	"\x03Ack\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x16\n" +
@@ -2938,7 +4978,46 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\"'\n" +
 	"\x06Forget\x12\x1d\n" +
 	"\n" +
-	"process_id\x18\x01 \x01(\tR\tprocessId\"\x0f\n" +
+	"process_id\x18\x01 \x01(\tR\tprocessId\"\xf0\x01\n" +
+	"\vOpenContext\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\x01 \x01(\tR\tcontextId\x12\x1a\n" +
+	"\blanguage\x18\x02 \x01(\tR\blanguage\x12\x12\n" +
+	"\x04argv\x18\x03 \x03(\tR\x04argv\x12\x10\n" +
+	"\x03cwd\x18\x04 \x01(\tR\x03cwd\x12\x12\n" +
+	"\x04user\x18\x05 \x01(\tR\x04user\x124\n" +
+	"\x03env\x18\x06 \x03(\v2\".cay.guest.v1.OpenContext.EnvEntryR\x03env\x1a6\n" +
+	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x0e\n" +
+	"\fListContexts\"-\n" +
+	"\fCloseContext\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\x01 \x01(\tR\tcontextId\"1\n" +
+	"\x10InterruptContext\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\x01 \x01(\tR\tcontextId\"/\n" +
+	"\x0eRestartContext\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\x01 \x01(\tR\tcontextId\"\x90\x02\n" +
+	"\aContext\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\x01 \x01(\tR\tcontextId\x12\x1a\n" +
+	"\blanguage\x18\x02 \x01(\tR\blanguage\x12\x10\n" +
+	"\x03cwd\x18\x03 \x01(\tR\x03cwd\x12\x12\n" +
+	"\x04user\x18\x04 \x01(\tR\x04user\x12\x16\n" +
+	"\x06status\x18\x05 \x01(\tR\x06status\x12'\n" +
+	"\x0fexecution_count\x18\x06 \x01(\x03R\x0eexecutionCount\x12\x10\n" +
+	"\x03pid\x18\a \x01(\x03R\x03pid\x12&\n" +
+	"\x0fcreated_unix_ms\x18\b \x01(\x03R\rcreatedUnixMs\x12)\n" +
+	"\x11last_used_unix_ms\x18\t \x01(\x03R\x0elastUsedUnixMs\":\n" +
+	"\vContextList\x12+\n" +
+	"\x05items\x18\x01 \x03(\v2\x15.cay.guest.v1.ContextR\x05items\"S\n" +
+	"\x03Log\x12\x14\n" +
+	"\x05level\x18\x01 \x01(\tR\x05level\x12\x18\n" +
+	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1c\n" +
+	"\n" +
+	"at_unix_ms\x18\x03 \x01(\x03R\batUnixMs\"\x0f\n" +
 	"\rListProcesses\"B\n" +
 	"\vProcessList\x123\n" +
 	"\tprocesses\x18\x01 \x03(\v2\x15.cay.guest.v1.ProcessR\tprocesses\"\x8a\x02\n" +
@@ -2996,7 +5075,38 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\x10modified_unix_ns\x18\t \x01(\x03R\x0emodifiedUnixNs\x12\x16\n" +
 	"\x06target\x18\n" +
 	" \x01(\tR\x06target\x12\x14\n" +
-	"\x05inode\x18\v \x01(\x04R\x05inode\"\n" +
+	"\x05inode\x18\v \x01(\x04R\x05inode\"\x94\x01\n" +
+	"\x06Search\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x18\n" +
+	"\apattern\x18\x03 \x01(\tR\apattern\x12\x1a\n" +
+	"\bcontains\x18\x04 \x01(\tR\bcontains\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\x12\x16\n" +
+	"\x06cursor\x18\x06 \x01(\tR\x06cursor\"\xa5\x02\n" +
+	"\fSearchResult\x126\n" +
+	"\x05items\x18\x01 \x03(\v2 .cay.guest.v1.SearchResult.MatchR\x05items\x12\x1f\n" +
+	"\vnext_cursor\x18\x02 \x01(\tR\n" +
+	"nextCursor\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x1a2\n" +
+	"\x04Line\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x1aj\n" +
+	"\x05Match\x12*\n" +
+	"\x04file\x18\x01 \x01(\v2\x16.cay.guest.v1.FileInfoR\x04file\x125\n" +
+	"\x05lines\x18\x02 \x03(\v2\x1f.cay.guest.v1.SearchResult.LineR\x05lines\"\x92\x01\n" +
+	"\x05Chmod\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x12\n" +
+	"\x04mode\x18\x03 \x01(\rR\x04mode\x12\x19\n" +
+	"\bset_mode\x18\x04 \x01(\bR\asetMode\x12\x14\n" +
+	"\x05owner\x18\x05 \x01(\tR\x05owner\x12\x1c\n" +
+	"\trecursive\x18\x06 \x01(\bR\trecursive\"z\n" +
+	"\aCompose\x12\x18\n" +
+	"\asources\x18\x01 \x03(\tR\asources\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12\x12\n" +
+	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\x19\n" +
+	"\bset_mode\x18\x05 \x01(\bR\asetMode\"\n" +
 	"\n" +
 	"\bGetStats\"m\n" +
 	"\x05Stats\x12&\n" +
@@ -3013,14 +5123,43 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x1b\n" +
 	"\trss_bytes\x18\x03 \x01(\x03R\brssBytes\x12\x12\n" +
 	"\x04name\x18\x04 \x01(\tR\x04name\"\x06\n" +
-	"\x04Ping\"\x99\x01\n" +
+	"\x04Ping\"\xbd\x03\n" +
 	"\x04Bulk\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\fR\x05token\x125\n" +
 	"\tread_file\x18\x02 \x01(\v2\x16.cay.guest.v1.ReadFileH\x00R\breadFile\x128\n" +
 	"\n" +
-	"write_file\x18\x03 \x01(\v2\x17.cay.guest.v1.WriteFileH\x00R\twriteFileB\n" +
+	"write_file\x18\x03 \x01(\v2\x17.cay.guest.v1.WriteFileH\x00R\twriteFile\x12>\n" +
+	"\fread_archive\x18\x04 \x01(\v2\x19.cay.guest.v1.ReadArchiveH\x00R\vreadArchive\x12A\n" +
+	"\rwrite_archive\x18\x05 \x01(\v2\x1a.cay.guest.v1.WriteArchiveH\x00R\fwriteArchive\x12+\n" +
+	"\x05watch\x18\x06 \x01(\v2\x13.cay.guest.v1.WatchH\x00R\x05watch\x125\n" +
+	"\tdial_port\x18\a \x01(\v2\x16.cay.guest.v1.DialPortH\x00R\bdialPort\x12;\n" +
+	"\vread_report\x18\b \x01(\v2\x18.cay.guest.v1.ReadReportH\x00R\n" +
+	"readReportB\n" +
 	"\n" +
-	"\btransfer\"b\n" +
+	"\btransfer\"M\n" +
+	"\vReadArchive\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x16\n" +
+	"\x06format\x18\x03 \x01(\tR\x06format\"N\n" +
+	"\fWriteArchive\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x16\n" +
+	"\x06format\x18\x03 \x01(\tR\x06format\"M\n" +
+	"\x05Watch\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x1c\n" +
+	"\trecursive\x18\x03 \x01(\bR\trecursive\"D\n" +
+	"\n" +
+	"WatchEvent\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\"\x1e\n" +
+	"\bDialPort\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\"+\n" +
+	"\n" +
+	"ReadReport\x12\x1d\n" +
+	"\n" +
+	"process_id\x18\x01 \x01(\tR\tprocessId\"b\n" +
 	"\bReadFile\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x16\n" +
@@ -3032,11 +5171,18 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\x04mode\x18\x03 \x01(\rR\x04mode\x12\x19\n" +
 	"\bset_mode\x18\x04 \x01(\bR\asetMode\x12\x19\n" +
 	"\bif_match\x18\x05 \x01(\tR\aifMatch\x12\"\n" +
-	"\rif_none_match\x18\x06 \x01(\bR\vifNoneMatch\"i\n" +
+	"\rif_none_match\x18\x06 \x01(\bR\vifNoneMatch\"\xc6\x01\n" +
 	"\n" +
 	"BulkHeader\x12/\n" +
 	"\aproblem\x18\x01 \x01(\v2\x15.cay.guest.v1.ProblemR\aproblem\x12*\n" +
-	"\x04file\x18\x02 \x01(\v2\x16.cay.guest.v1.FileInfoR\x04file\"O\n" +
+	"\x04file\x18\x02 \x01(\v2\x16.cay.guest.v1.FileInfoR\x04file\x123\n" +
+	"\aarchive\x18\x03 \x01(\v2\x19.cay.guest.v1.ArchiveInfoR\aarchive\x12&\n" +
+	"\x04done\x18\x04 \x01(\v2\x12.cay.guest.v1.DoneR\x04done\"u\n" +
+	"\vArchiveInfo\x12\x14\n" +
+	"\x05files\x18\x01 \x01(\x03R\x05files\x12 \n" +
+	"\vdirectories\x18\x02 \x01(\x03R\vdirectories\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x18\n" +
+	"\askipped\x18\x04 \x01(\x03R\askipped\"O\n" +
 	"\aProblem\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\x12\x14\n" +
@@ -3054,91 +5200,148 @@ func file_guestv1_guest_proto_rawDescGZIP() []byte {
 	return file_guestv1_guest_proto_rawDescData
 }
 
-var file_guestv1_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_guestv1_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
 var file_guestv1_guest_proto_goTypes = []any{
-	(*ToNode)(nil),        // 0: cay.guest.v1.ToNode
-	(*Done)(nil),          // 1: cay.guest.v1.Done
-	(*Hello)(nil),         // 2: cay.guest.v1.Hello
-	(*Running)(nil),       // 3: cay.guest.v1.Running
-	(*ToAgent)(nil),       // 4: cay.guest.v1.ToAgent
-	(*Claim)(nil),         // 5: cay.guest.v1.Claim
-	(*Start)(nil),         // 6: cay.guest.v1.Start
-	(*Started)(nil),       // 7: cay.guest.v1.Started
-	(*Exited)(nil),        // 8: cay.guest.v1.Exited
-	(*Ack)(nil),           // 9: cay.guest.v1.Ack
-	(*Signal)(nil),        // 10: cay.guest.v1.Signal
-	(*StdinAck)(nil),      // 11: cay.guest.v1.StdinAck
-	(*Resize)(nil),        // 12: cay.guest.v1.Resize
-	(*CloseStdin)(nil),    // 13: cay.guest.v1.CloseStdin
-	(*Forget)(nil),        // 14: cay.guest.v1.Forget
-	(*ListProcesses)(nil), // 15: cay.guest.v1.ListProcesses
-	(*ProcessList)(nil),   // 16: cay.guest.v1.ProcessList
-	(*Process)(nil),       // 17: cay.guest.v1.Process
-	(*Stat)(nil),          // 18: cay.guest.v1.Stat
-	(*List)(nil),          // 19: cay.guest.v1.List
-	(*FileList)(nil),      // 20: cay.guest.v1.FileList
-	(*Mkdir)(nil),         // 21: cay.guest.v1.Mkdir
-	(*Move)(nil),          // 22: cay.guest.v1.Move
-	(*Remove)(nil),        // 23: cay.guest.v1.Remove
-	(*FileInfo)(nil),      // 24: cay.guest.v1.FileInfo
-	(*GetStats)(nil),      // 25: cay.guest.v1.GetStats
-	(*Stats)(nil),         // 26: cay.guest.v1.Stats
-	(*Reclaim)(nil),       // 27: cay.guest.v1.Reclaim
-	(*Killed)(nil),        // 28: cay.guest.v1.Killed
-	(*Ping)(nil),          // 29: cay.guest.v1.Ping
-	(*Bulk)(nil),          // 30: cay.guest.v1.Bulk
-	(*ReadFile)(nil),      // 31: cay.guest.v1.ReadFile
-	(*WriteFile)(nil),     // 32: cay.guest.v1.WriteFile
-	(*BulkHeader)(nil),    // 33: cay.guest.v1.BulkHeader
-	(*Problem)(nil),       // 34: cay.guest.v1.Problem
-	nil,                   // 35: cay.guest.v1.Claim.EnvEntry
-	nil,                   // 36: cay.guest.v1.Start.EnvEntry
-	(*Killed_Victim)(nil), // 37: cay.guest.v1.Killed.Victim
+	(*ToNode)(nil),                // 0: cay.guest.v1.ToNode
+	(*Done)(nil),                  // 1: cay.guest.v1.Done
+	(*Hello)(nil),                 // 2: cay.guest.v1.Hello
+	(*Running)(nil),               // 3: cay.guest.v1.Running
+	(*ToAgent)(nil),               // 4: cay.guest.v1.ToAgent
+	(*Claim)(nil),                 // 5: cay.guest.v1.Claim
+	(*Start)(nil),                 // 6: cay.guest.v1.Start
+	(*Code)(nil),                  // 7: cay.guest.v1.Code
+	(*Started)(nil),               // 8: cay.guest.v1.Started
+	(*Exited)(nil),                // 9: cay.guest.v1.Exited
+	(*CodeReport)(nil),            // 10: cay.guest.v1.CodeReport
+	(*Ack)(nil),                   // 11: cay.guest.v1.Ack
+	(*Signal)(nil),                // 12: cay.guest.v1.Signal
+	(*StdinAck)(nil),              // 13: cay.guest.v1.StdinAck
+	(*Resize)(nil),                // 14: cay.guest.v1.Resize
+	(*CloseStdin)(nil),            // 15: cay.guest.v1.CloseStdin
+	(*Forget)(nil),                // 16: cay.guest.v1.Forget
+	(*OpenContext)(nil),           // 17: cay.guest.v1.OpenContext
+	(*ListContexts)(nil),          // 18: cay.guest.v1.ListContexts
+	(*CloseContext)(nil),          // 19: cay.guest.v1.CloseContext
+	(*InterruptContext)(nil),      // 20: cay.guest.v1.InterruptContext
+	(*RestartContext)(nil),        // 21: cay.guest.v1.RestartContext
+	(*Context)(nil),               // 22: cay.guest.v1.Context
+	(*ContextList)(nil),           // 23: cay.guest.v1.ContextList
+	(*Log)(nil),                   // 24: cay.guest.v1.Log
+	(*ListProcesses)(nil),         // 25: cay.guest.v1.ListProcesses
+	(*ProcessList)(nil),           // 26: cay.guest.v1.ProcessList
+	(*Process)(nil),               // 27: cay.guest.v1.Process
+	(*Stat)(nil),                  // 28: cay.guest.v1.Stat
+	(*List)(nil),                  // 29: cay.guest.v1.List
+	(*FileList)(nil),              // 30: cay.guest.v1.FileList
+	(*Mkdir)(nil),                 // 31: cay.guest.v1.Mkdir
+	(*Move)(nil),                  // 32: cay.guest.v1.Move
+	(*Remove)(nil),                // 33: cay.guest.v1.Remove
+	(*FileInfo)(nil),              // 34: cay.guest.v1.FileInfo
+	(*Search)(nil),                // 35: cay.guest.v1.Search
+	(*SearchResult)(nil),          // 36: cay.guest.v1.SearchResult
+	(*Chmod)(nil),                 // 37: cay.guest.v1.Chmod
+	(*Compose)(nil),               // 38: cay.guest.v1.Compose
+	(*GetStats)(nil),              // 39: cay.guest.v1.GetStats
+	(*Stats)(nil),                 // 40: cay.guest.v1.Stats
+	(*Reclaim)(nil),               // 41: cay.guest.v1.Reclaim
+	(*Killed)(nil),                // 42: cay.guest.v1.Killed
+	(*Ping)(nil),                  // 43: cay.guest.v1.Ping
+	(*Bulk)(nil),                  // 44: cay.guest.v1.Bulk
+	(*ReadArchive)(nil),           // 45: cay.guest.v1.ReadArchive
+	(*WriteArchive)(nil),          // 46: cay.guest.v1.WriteArchive
+	(*Watch)(nil),                 // 47: cay.guest.v1.Watch
+	(*WatchEvent)(nil),            // 48: cay.guest.v1.WatchEvent
+	(*DialPort)(nil),              // 49: cay.guest.v1.DialPort
+	(*ReadReport)(nil),            // 50: cay.guest.v1.ReadReport
+	(*ReadFile)(nil),              // 51: cay.guest.v1.ReadFile
+	(*WriteFile)(nil),             // 52: cay.guest.v1.WriteFile
+	(*BulkHeader)(nil),            // 53: cay.guest.v1.BulkHeader
+	(*ArchiveInfo)(nil),           // 54: cay.guest.v1.ArchiveInfo
+	(*Problem)(nil),               // 55: cay.guest.v1.Problem
+	nil,                           // 56: cay.guest.v1.Claim.EnvEntry
+	nil,                           // 57: cay.guest.v1.Start.EnvEntry
+	(*CodeReport_FileChange)(nil), // 58: cay.guest.v1.CodeReport.FileChange
+	(*CodeReport_Data)(nil),       // 59: cay.guest.v1.CodeReport.Data
+	(*CodeReport_Result)(nil),     // 60: cay.guest.v1.CodeReport.Result
+	(*CodeReport_Error)(nil),      // 61: cay.guest.v1.CodeReport.Error
+	nil,                           // 62: cay.guest.v1.OpenContext.EnvEntry
+	(*SearchResult_Line)(nil),     // 63: cay.guest.v1.SearchResult.Line
+	(*SearchResult_Match)(nil),    // 64: cay.guest.v1.SearchResult.Match
+	(*Killed_Victim)(nil),         // 65: cay.guest.v1.Killed.Victim
 }
 var file_guestv1_guest_proto_depIdxs = []int32{
 	2,  // 0: cay.guest.v1.ToNode.hello:type_name -> cay.guest.v1.Hello
-	34, // 1: cay.guest.v1.ToNode.problem:type_name -> cay.guest.v1.Problem
+	55, // 1: cay.guest.v1.ToNode.problem:type_name -> cay.guest.v1.Problem
 	1,  // 2: cay.guest.v1.ToNode.done:type_name -> cay.guest.v1.Done
-	7,  // 3: cay.guest.v1.ToNode.started:type_name -> cay.guest.v1.Started
-	8,  // 4: cay.guest.v1.ToNode.exited:type_name -> cay.guest.v1.Exited
-	16, // 5: cay.guest.v1.ToNode.processes:type_name -> cay.guest.v1.ProcessList
-	24, // 6: cay.guest.v1.ToNode.file:type_name -> cay.guest.v1.FileInfo
-	20, // 7: cay.guest.v1.ToNode.files:type_name -> cay.guest.v1.FileList
-	26, // 8: cay.guest.v1.ToNode.stats:type_name -> cay.guest.v1.Stats
-	28, // 9: cay.guest.v1.ToNode.killed:type_name -> cay.guest.v1.Killed
-	11, // 10: cay.guest.v1.ToNode.stdin_ack:type_name -> cay.guest.v1.StdinAck
-	3,  // 11: cay.guest.v1.Hello.processes:type_name -> cay.guest.v1.Running
-	5,  // 12: cay.guest.v1.ToAgent.claim:type_name -> cay.guest.v1.Claim
-	6,  // 13: cay.guest.v1.ToAgent.start:type_name -> cay.guest.v1.Start
-	9,  // 14: cay.guest.v1.ToAgent.ack:type_name -> cay.guest.v1.Ack
-	10, // 15: cay.guest.v1.ToAgent.signal:type_name -> cay.guest.v1.Signal
-	12, // 16: cay.guest.v1.ToAgent.resize:type_name -> cay.guest.v1.Resize
-	13, // 17: cay.guest.v1.ToAgent.close_stdin:type_name -> cay.guest.v1.CloseStdin
-	14, // 18: cay.guest.v1.ToAgent.forget:type_name -> cay.guest.v1.Forget
-	15, // 19: cay.guest.v1.ToAgent.list_processes:type_name -> cay.guest.v1.ListProcesses
-	18, // 20: cay.guest.v1.ToAgent.stat:type_name -> cay.guest.v1.Stat
-	19, // 21: cay.guest.v1.ToAgent.list:type_name -> cay.guest.v1.List
-	21, // 22: cay.guest.v1.ToAgent.mkdir:type_name -> cay.guest.v1.Mkdir
-	22, // 23: cay.guest.v1.ToAgent.move:type_name -> cay.guest.v1.Move
-	23, // 24: cay.guest.v1.ToAgent.remove:type_name -> cay.guest.v1.Remove
-	25, // 25: cay.guest.v1.ToAgent.get_stats:type_name -> cay.guest.v1.GetStats
-	27, // 26: cay.guest.v1.ToAgent.reclaim:type_name -> cay.guest.v1.Reclaim
-	30, // 27: cay.guest.v1.ToAgent.bulk:type_name -> cay.guest.v1.Bulk
-	29, // 28: cay.guest.v1.ToAgent.ping:type_name -> cay.guest.v1.Ping
-	35, // 29: cay.guest.v1.Claim.env:type_name -> cay.guest.v1.Claim.EnvEntry
-	36, // 30: cay.guest.v1.Start.env:type_name -> cay.guest.v1.Start.EnvEntry
-	17, // 31: cay.guest.v1.ProcessList.processes:type_name -> cay.guest.v1.Process
-	24, // 32: cay.guest.v1.FileList.items:type_name -> cay.guest.v1.FileInfo
-	37, // 33: cay.guest.v1.Killed.victims:type_name -> cay.guest.v1.Killed.Victim
-	31, // 34: cay.guest.v1.Bulk.read_file:type_name -> cay.guest.v1.ReadFile
-	32, // 35: cay.guest.v1.Bulk.write_file:type_name -> cay.guest.v1.WriteFile
-	34, // 36: cay.guest.v1.BulkHeader.problem:type_name -> cay.guest.v1.Problem
-	24, // 37: cay.guest.v1.BulkHeader.file:type_name -> cay.guest.v1.FileInfo
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	8,  // 3: cay.guest.v1.ToNode.started:type_name -> cay.guest.v1.Started
+	9,  // 4: cay.guest.v1.ToNode.exited:type_name -> cay.guest.v1.Exited
+	26, // 5: cay.guest.v1.ToNode.processes:type_name -> cay.guest.v1.ProcessList
+	34, // 6: cay.guest.v1.ToNode.file:type_name -> cay.guest.v1.FileInfo
+	30, // 7: cay.guest.v1.ToNode.files:type_name -> cay.guest.v1.FileList
+	40, // 8: cay.guest.v1.ToNode.stats:type_name -> cay.guest.v1.Stats
+	42, // 9: cay.guest.v1.ToNode.killed:type_name -> cay.guest.v1.Killed
+	13, // 10: cay.guest.v1.ToNode.stdin_ack:type_name -> cay.guest.v1.StdinAck
+	22, // 11: cay.guest.v1.ToNode.context:type_name -> cay.guest.v1.Context
+	23, // 12: cay.guest.v1.ToNode.contexts:type_name -> cay.guest.v1.ContextList
+	36, // 13: cay.guest.v1.ToNode.search:type_name -> cay.guest.v1.SearchResult
+	24, // 14: cay.guest.v1.ToNode.log:type_name -> cay.guest.v1.Log
+	3,  // 15: cay.guest.v1.Hello.processes:type_name -> cay.guest.v1.Running
+	5,  // 16: cay.guest.v1.ToAgent.claim:type_name -> cay.guest.v1.Claim
+	6,  // 17: cay.guest.v1.ToAgent.start:type_name -> cay.guest.v1.Start
+	11, // 18: cay.guest.v1.ToAgent.ack:type_name -> cay.guest.v1.Ack
+	12, // 19: cay.guest.v1.ToAgent.signal:type_name -> cay.guest.v1.Signal
+	14, // 20: cay.guest.v1.ToAgent.resize:type_name -> cay.guest.v1.Resize
+	15, // 21: cay.guest.v1.ToAgent.close_stdin:type_name -> cay.guest.v1.CloseStdin
+	16, // 22: cay.guest.v1.ToAgent.forget:type_name -> cay.guest.v1.Forget
+	25, // 23: cay.guest.v1.ToAgent.list_processes:type_name -> cay.guest.v1.ListProcesses
+	28, // 24: cay.guest.v1.ToAgent.stat:type_name -> cay.guest.v1.Stat
+	29, // 25: cay.guest.v1.ToAgent.list:type_name -> cay.guest.v1.List
+	31, // 26: cay.guest.v1.ToAgent.mkdir:type_name -> cay.guest.v1.Mkdir
+	32, // 27: cay.guest.v1.ToAgent.move:type_name -> cay.guest.v1.Move
+	33, // 28: cay.guest.v1.ToAgent.remove:type_name -> cay.guest.v1.Remove
+	39, // 29: cay.guest.v1.ToAgent.get_stats:type_name -> cay.guest.v1.GetStats
+	41, // 30: cay.guest.v1.ToAgent.reclaim:type_name -> cay.guest.v1.Reclaim
+	44, // 31: cay.guest.v1.ToAgent.bulk:type_name -> cay.guest.v1.Bulk
+	43, // 32: cay.guest.v1.ToAgent.ping:type_name -> cay.guest.v1.Ping
+	17, // 33: cay.guest.v1.ToAgent.open_context:type_name -> cay.guest.v1.OpenContext
+	18, // 34: cay.guest.v1.ToAgent.list_contexts:type_name -> cay.guest.v1.ListContexts
+	19, // 35: cay.guest.v1.ToAgent.close_context:type_name -> cay.guest.v1.CloseContext
+	20, // 36: cay.guest.v1.ToAgent.interrupt_context:type_name -> cay.guest.v1.InterruptContext
+	21, // 37: cay.guest.v1.ToAgent.restart_context:type_name -> cay.guest.v1.RestartContext
+	35, // 38: cay.guest.v1.ToAgent.search:type_name -> cay.guest.v1.Search
+	37, // 39: cay.guest.v1.ToAgent.chmod:type_name -> cay.guest.v1.Chmod
+	38, // 40: cay.guest.v1.ToAgent.compose:type_name -> cay.guest.v1.Compose
+	56, // 41: cay.guest.v1.Claim.env:type_name -> cay.guest.v1.Claim.EnvEntry
+	57, // 42: cay.guest.v1.Start.env:type_name -> cay.guest.v1.Start.EnvEntry
+	7,  // 43: cay.guest.v1.Start.code:type_name -> cay.guest.v1.Code
+	58, // 44: cay.guest.v1.CodeReport.files_changed:type_name -> cay.guest.v1.CodeReport.FileChange
+	60, // 45: cay.guest.v1.CodeReport.results:type_name -> cay.guest.v1.CodeReport.Result
+	61, // 46: cay.guest.v1.CodeReport.error:type_name -> cay.guest.v1.CodeReport.Error
+	62, // 47: cay.guest.v1.OpenContext.env:type_name -> cay.guest.v1.OpenContext.EnvEntry
+	22, // 48: cay.guest.v1.ContextList.items:type_name -> cay.guest.v1.Context
+	27, // 49: cay.guest.v1.ProcessList.processes:type_name -> cay.guest.v1.Process
+	34, // 50: cay.guest.v1.FileList.items:type_name -> cay.guest.v1.FileInfo
+	64, // 51: cay.guest.v1.SearchResult.items:type_name -> cay.guest.v1.SearchResult.Match
+	65, // 52: cay.guest.v1.Killed.victims:type_name -> cay.guest.v1.Killed.Victim
+	51, // 53: cay.guest.v1.Bulk.read_file:type_name -> cay.guest.v1.ReadFile
+	52, // 54: cay.guest.v1.Bulk.write_file:type_name -> cay.guest.v1.WriteFile
+	45, // 55: cay.guest.v1.Bulk.read_archive:type_name -> cay.guest.v1.ReadArchive
+	46, // 56: cay.guest.v1.Bulk.write_archive:type_name -> cay.guest.v1.WriteArchive
+	47, // 57: cay.guest.v1.Bulk.watch:type_name -> cay.guest.v1.Watch
+	49, // 58: cay.guest.v1.Bulk.dial_port:type_name -> cay.guest.v1.DialPort
+	50, // 59: cay.guest.v1.Bulk.read_report:type_name -> cay.guest.v1.ReadReport
+	55, // 60: cay.guest.v1.BulkHeader.problem:type_name -> cay.guest.v1.Problem
+	34, // 61: cay.guest.v1.BulkHeader.file:type_name -> cay.guest.v1.FileInfo
+	54, // 62: cay.guest.v1.BulkHeader.archive:type_name -> cay.guest.v1.ArchiveInfo
+	1,  // 63: cay.guest.v1.BulkHeader.done:type_name -> cay.guest.v1.Done
+	59, // 64: cay.guest.v1.CodeReport.Result.data:type_name -> cay.guest.v1.CodeReport.Data
+	34, // 65: cay.guest.v1.SearchResult.Match.file:type_name -> cay.guest.v1.FileInfo
+	63, // 66: cay.guest.v1.SearchResult.Match.lines:type_name -> cay.guest.v1.SearchResult.Line
+	67, // [67:67] is the sub-list for method output_type
+	67, // [67:67] is the sub-list for method input_type
+	67, // [67:67] is the sub-list for extension type_name
+	67, // [67:67] is the sub-list for extension extendee
+	0,  // [0:67] is the sub-list for field type_name
 }
 
 func init() { file_guestv1_guest_proto_init() }
@@ -3158,6 +5361,10 @@ func file_guestv1_guest_proto_init() {
 		(*ToNode_Stats)(nil),
 		(*ToNode_Killed)(nil),
 		(*ToNode_StdinAck)(nil),
+		(*ToNode_Context)(nil),
+		(*ToNode_Contexts)(nil),
+		(*ToNode_Search)(nil),
+		(*ToNode_Log)(nil),
 	}
 	file_guestv1_guest_proto_msgTypes[4].OneofWrappers = []any{
 		(*ToAgent_Claim)(nil),
@@ -3177,10 +5384,23 @@ func file_guestv1_guest_proto_init() {
 		(*ToAgent_Reclaim)(nil),
 		(*ToAgent_Bulk)(nil),
 		(*ToAgent_Ping)(nil),
+		(*ToAgent_OpenContext)(nil),
+		(*ToAgent_ListContexts)(nil),
+		(*ToAgent_CloseContext)(nil),
+		(*ToAgent_InterruptContext)(nil),
+		(*ToAgent_RestartContext)(nil),
+		(*ToAgent_Search)(nil),
+		(*ToAgent_Chmod)(nil),
+		(*ToAgent_Compose)(nil),
 	}
-	file_guestv1_guest_proto_msgTypes[30].OneofWrappers = []any{
+	file_guestv1_guest_proto_msgTypes[44].OneofWrappers = []any{
 		(*Bulk_ReadFile)(nil),
 		(*Bulk_WriteFile)(nil),
+		(*Bulk_ReadArchive)(nil),
+		(*Bulk_WriteArchive)(nil),
+		(*Bulk_Watch)(nil),
+		(*Bulk_DialPort)(nil),
+		(*Bulk_ReadReport)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3188,7 +5408,7 @@ func file_guestv1_guest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guestv1_guest_proto_rawDesc), len(file_guestv1_guest_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   38,
+			NumMessages:   66,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

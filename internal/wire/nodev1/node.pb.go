@@ -1494,6 +1494,7 @@ type ProcessSpec struct {
 	StdinOpen      bool                   `protobuf:"varint,11,opt,name=stdin_open,json=stdinOpen,proto3" json:"stdin_open,omitempty"`
 	Login          bool                   `protobuf:"varint,12,opt,name=login,proto3" json:"login,omitempty"`
 	Name           string                 `protobuf:"bytes,13,opt,name=name,proto3" json:"name,omitempty"`
+	Code           *CodeSpec              `protobuf:"bytes,14,opt,name=code,proto3" json:"code,omitempty"` // a program instead of a command
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1619,6 +1620,73 @@ func (x *ProcessSpec) GetName() string {
 	return ""
 }
 
+func (x *ProcessSpec) GetCode() *CodeSpec {
+	if x != nil {
+		return x.Code
+	}
+	return nil
+}
+
+type CodeSpec struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Language      string                 `protobuf:"bytes,1,opt,name=language,proto3" json:"language,omitempty"` // "": python
+	Source        []byte                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
+	ContextId     string                 `protobuf:"bytes,3,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeSpec) Reset() {
+	*x = CodeSpec{}
+	mi := &file_nodev1_node_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeSpec) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeSpec) ProtoMessage() {}
+
+func (x *CodeSpec) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeSpec.ProtoReflect.Descriptor instead.
+func (*CodeSpec) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *CodeSpec) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *CodeSpec) GetSource() []byte {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
+func (x *CodeSpec) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
 type ProcessInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Input:
@@ -1637,7 +1705,7 @@ type ProcessInput struct {
 
 func (x *ProcessInput) Reset() {
 	*x = ProcessInput{}
-	mi := &file_nodev1_node_proto_msgTypes[25]
+	mi := &file_nodev1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1649,7 +1717,7 @@ func (x *ProcessInput) String() string {
 func (*ProcessInput) ProtoMessage() {}
 
 func (x *ProcessInput) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[25]
+	mi := &file_nodev1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1662,7 +1730,7 @@ func (x *ProcessInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessInput.ProtoReflect.Descriptor instead.
 func (*ProcessInput) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{25}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ProcessInput) GetInput() isProcessInput_Input {
@@ -1796,7 +1864,7 @@ type StartProcess struct {
 
 func (x *StartProcess) Reset() {
 	*x = StartProcess{}
-	mi := &file_nodev1_node_proto_msgTypes[26]
+	mi := &file_nodev1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1808,7 +1876,7 @@ func (x *StartProcess) String() string {
 func (*StartProcess) ProtoMessage() {}
 
 func (x *StartProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[26]
+	mi := &file_nodev1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1821,7 +1889,7 @@ func (x *StartProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcess.ProtoReflect.Descriptor instead.
 func (*StartProcess) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{26}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *StartProcess) GetSandboxId() string {
@@ -1887,7 +1955,7 @@ type AttachProcess struct {
 
 func (x *AttachProcess) Reset() {
 	*x = AttachProcess{}
-	mi := &file_nodev1_node_proto_msgTypes[27]
+	mi := &file_nodev1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1899,7 +1967,7 @@ func (x *AttachProcess) String() string {
 func (*AttachProcess) ProtoMessage() {}
 
 func (x *AttachProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[27]
+	mi := &file_nodev1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1912,7 +1980,7 @@ func (x *AttachProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachProcess.ProtoReflect.Descriptor instead.
 func (*AttachProcess) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{27}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AttachProcess) GetSandboxId() string {
@@ -1967,7 +2035,7 @@ type Resize struct {
 
 func (x *Resize) Reset() {
 	*x = Resize{}
-	mi := &file_nodev1_node_proto_msgTypes[28]
+	mi := &file_nodev1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1979,7 +2047,7 @@ func (x *Resize) String() string {
 func (*Resize) ProtoMessage() {}
 
 func (x *Resize) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[28]
+	mi := &file_nodev1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1992,7 +2060,7 @@ func (x *Resize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resize.ProtoReflect.Descriptor instead.
 func (*Resize) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{28}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Resize) GetCols() uint32 {
@@ -2019,7 +2087,7 @@ type SignalProcess struct {
 
 func (x *SignalProcess) Reset() {
 	*x = SignalProcess{}
-	mi := &file_nodev1_node_proto_msgTypes[29]
+	mi := &file_nodev1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2031,7 +2099,7 @@ func (x *SignalProcess) String() string {
 func (*SignalProcess) ProtoMessage() {}
 
 func (x *SignalProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[29]
+	mi := &file_nodev1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2044,7 +2112,7 @@ func (x *SignalProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcess.ProtoReflect.Descriptor instead.
 func (*SignalProcess) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{29}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SignalProcess) GetSignal() string {
@@ -2070,6 +2138,7 @@ type ProcessOutput struct {
 	//	*ProcessOutput_Gap
 	//	*ProcessOutput_Exit
 	//	*ProcessOutput_Error
+	//	*ProcessOutput_Report
 	Output        isProcessOutput_Output `protobuf_oneof:"output"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2077,7 +2146,7 @@ type ProcessOutput struct {
 
 func (x *ProcessOutput) Reset() {
 	*x = ProcessOutput{}
-	mi := &file_nodev1_node_proto_msgTypes[30]
+	mi := &file_nodev1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2089,7 +2158,7 @@ func (x *ProcessOutput) String() string {
 func (*ProcessOutput) ProtoMessage() {}
 
 func (x *ProcessOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[30]
+	mi := &file_nodev1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2102,7 +2171,7 @@ func (x *ProcessOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessOutput.ProtoReflect.Descriptor instead.
 func (*ProcessOutput) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{30}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ProcessOutput) GetOutput() isProcessOutput_Output {
@@ -2157,6 +2226,15 @@ func (x *ProcessOutput) GetError() *StreamError {
 	return nil
 }
 
+func (x *ProcessOutput) GetReport() *CodeReport {
+	if x != nil {
+		if x, ok := x.Output.(*ProcessOutput_Report); ok {
+			return x.Report
+		}
+	}
+	return nil
+}
+
 type isProcessOutput_Output interface {
 	isProcessOutput_Output()
 }
@@ -2181,6 +2259,10 @@ type ProcessOutput_Error struct {
 	Error *StreamError `protobuf:"bytes,5,opt,name=error,proto3,oneof"`
 }
 
+type ProcessOutput_Report struct {
+	Report *CodeReport `protobuf:"bytes,6,opt,name=report,proto3,oneof"` // of a program: follows the exit
+}
+
 func (*ProcessOutput_Started) isProcessOutput_Output() {}
 
 func (*ProcessOutput_Data) isProcessOutput_Output() {}
@@ -2190,6 +2272,101 @@ func (*ProcessOutput_Gap) isProcessOutput_Output() {}
 func (*ProcessOutput_Exit) isProcessOutput_Output() {}
 
 func (*ProcessOutput_Error) isProcessOutput_Output() {}
+
+func (*ProcessOutput_Report) isProcessOutput_Output() {}
+
+// CodeReport is what a program left behind beside its output.
+type CodeReport struct {
+	state            protoimpl.MessageState   `protogen:"open.v1"`
+	FilesChanged     []*CodeReport_FileChange `protobuf:"bytes,1,rep,name=files_changed,json=filesChanged,proto3" json:"files_changed,omitempty"`
+	FilesTruncated   bool                     `protobuf:"varint,2,opt,name=files_truncated,json=filesTruncated,proto3" json:"files_truncated,omitempty"`
+	Results          []*CodeReport_Result     `protobuf:"bytes,3,rep,name=results,proto3" json:"results,omitempty"`
+	ResultsTruncated bool                     `protobuf:"varint,4,opt,name=results_truncated,json=resultsTruncated,proto3" json:"results_truncated,omitempty"`
+	Error            *CodeReport_Error        `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
+	ExecutionCount   int64                    `protobuf:"varint,6,opt,name=execution_count,json=executionCount,proto3" json:"execution_count,omitempty"`
+	ContextLost      bool                     `protobuf:"varint,7,opt,name=context_lost,json=contextLost,proto3" json:"context_lost,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *CodeReport) Reset() {
+	*x = CodeReport{}
+	mi := &file_nodev1_node_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeReport) ProtoMessage() {}
+
+func (x *CodeReport) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeReport.ProtoReflect.Descriptor instead.
+func (*CodeReport) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *CodeReport) GetFilesChanged() []*CodeReport_FileChange {
+	if x != nil {
+		return x.FilesChanged
+	}
+	return nil
+}
+
+func (x *CodeReport) GetFilesTruncated() bool {
+	if x != nil {
+		return x.FilesTruncated
+	}
+	return false
+}
+
+func (x *CodeReport) GetResults() []*CodeReport_Result {
+	if x != nil {
+		return x.Results
+	}
+	return nil
+}
+
+func (x *CodeReport) GetResultsTruncated() bool {
+	if x != nil {
+		return x.ResultsTruncated
+	}
+	return false
+}
+
+func (x *CodeReport) GetError() *CodeReport_Error {
+	if x != nil {
+		return x.Error
+	}
+	return nil
+}
+
+func (x *CodeReport) GetExecutionCount() int64 {
+	if x != nil {
+		return x.ExecutionCount
+	}
+	return 0
+}
+
+func (x *CodeReport) GetContextLost() bool {
+	if x != nil {
+		return x.ContextLost
+	}
+	return false
+}
 
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -2203,7 +2380,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_nodev1_node_proto_msgTypes[31]
+	mi := &file_nodev1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2215,7 +2392,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[31]
+	mi := &file_nodev1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2228,7 +2405,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{31}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Started) GetProcessId() string {
@@ -2272,7 +2449,7 @@ type Data struct {
 
 func (x *Data) Reset() {
 	*x = Data{}
-	mi := &file_nodev1_node_proto_msgTypes[32]
+	mi := &file_nodev1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2284,7 +2461,7 @@ func (x *Data) String() string {
 func (*Data) ProtoMessage() {}
 
 func (x *Data) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[32]
+	mi := &file_nodev1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2297,7 +2474,7 @@ func (x *Data) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Data.ProtoReflect.Descriptor instead.
 func (*Data) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{32}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Data) GetStream() uint32 {
@@ -2332,7 +2509,7 @@ type OutputGap struct {
 
 func (x *OutputGap) Reset() {
 	*x = OutputGap{}
-	mi := &file_nodev1_node_proto_msgTypes[33]
+	mi := &file_nodev1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2521,7 @@ func (x *OutputGap) String() string {
 func (*OutputGap) ProtoMessage() {}
 
 func (x *OutputGap) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[33]
+	mi := &file_nodev1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2534,7 @@ func (x *OutputGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutputGap.ProtoReflect.Descriptor instead.
 func (*OutputGap) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{33}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *OutputGap) GetStream() uint32 {
@@ -2399,7 +2576,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_nodev1_node_proto_msgTypes[34]
+	mi := &file_nodev1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2411,7 +2588,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[34]
+	mi := &file_nodev1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2424,7 +2601,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{34}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -2507,7 +2684,7 @@ type StreamError struct {
 
 func (x *StreamError) Reset() {
 	*x = StreamError{}
-	mi := &file_nodev1_node_proto_msgTypes[35]
+	mi := &file_nodev1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2519,7 +2696,7 @@ func (x *StreamError) String() string {
 func (*StreamError) ProtoMessage() {}
 
 func (x *StreamError) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[35]
+	mi := &file_nodev1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2532,7 +2709,7 @@ func (x *StreamError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamError.ProtoReflect.Descriptor instead.
 func (*StreamError) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{35}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StreamError) GetReason() string {
@@ -2571,7 +2748,7 @@ type ProcessInfo struct {
 
 func (x *ProcessInfo) Reset() {
 	*x = ProcessInfo{}
-	mi := &file_nodev1_node_proto_msgTypes[36]
+	mi := &file_nodev1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2583,7 +2760,7 @@ func (x *ProcessInfo) String() string {
 func (*ProcessInfo) ProtoMessage() {}
 
 func (x *ProcessInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[36]
+	mi := &file_nodev1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2596,7 +2773,7 @@ func (x *ProcessInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessInfo.ProtoReflect.Descriptor instead.
 func (*ProcessInfo) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{36}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ProcessInfo) GetProcessId() string {
@@ -2707,7 +2884,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[37]
+	mi := &file_nodev1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2719,7 +2896,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[37]
+	mi := &file_nodev1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2732,7 +2909,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{37}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListProcessesRequest) GetSandboxId() string {
@@ -2758,7 +2935,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[38]
+	mi := &file_nodev1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2770,7 +2947,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[38]
+	mi := &file_nodev1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2783,7 +2960,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{38}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*ProcessInfo {
@@ -2805,7 +2982,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[39]
+	mi := &file_nodev1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +2994,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[39]
+	mi := &file_nodev1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +3007,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{39}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *SignalRequest) GetSandboxId() string {
@@ -2869,7 +3046,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[40]
+	mi := &file_nodev1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2881,7 +3058,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[40]
+	mi := &file_nodev1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2894,7 +3071,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{40}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{42}
 }
 
 type FileInfo struct {
@@ -2916,7 +3093,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_nodev1_node_proto_msgTypes[41]
+	mi := &file_nodev1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2928,7 +3105,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[41]
+	mi := &file_nodev1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2941,7 +3118,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{41}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -3033,7 +3210,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[42]
+	mi := &file_nodev1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3045,7 +3222,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[42]
+	mi := &file_nodev1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3058,7 +3235,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{42}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StatRequest) GetSandboxId() string {
@@ -3103,7 +3280,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[43]
+	mi := &file_nodev1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3115,7 +3292,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[43]
+	mi := &file_nodev1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3128,7 +3305,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{43}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListFilesRequest) GetSandboxId() string {
@@ -3183,7 +3360,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[44]
+	mi := &file_nodev1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3195,7 +3372,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[44]
+	mi := &file_nodev1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3208,7 +3385,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{44}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListFilesResponse) GetItems() []*FileInfo {
@@ -3238,7 +3415,7 @@ type MkdirRequest struct {
 
 func (x *MkdirRequest) Reset() {
 	*x = MkdirRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[45]
+	mi := &file_nodev1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3250,7 +3427,7 @@ func (x *MkdirRequest) String() string {
 func (*MkdirRequest) ProtoMessage() {}
 
 func (x *MkdirRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[45]
+	mi := &file_nodev1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3263,7 +3440,7 @@ func (x *MkdirRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MkdirRequest.ProtoReflect.Descriptor instead.
 func (*MkdirRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{45}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *MkdirRequest) GetSandboxId() string {
@@ -3314,7 +3491,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[46]
+	mi := &file_nodev1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3326,7 +3503,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[46]
+	mi := &file_nodev1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3339,7 +3516,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{46}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *MoveRequest) GetSandboxId() string {
@@ -3389,7 +3566,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[47]
+	mi := &file_nodev1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3401,7 +3578,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[47]
+	mi := &file_nodev1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3414,7 +3591,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{47}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *RemoveRequest) GetSandboxId() string {
@@ -3453,7 +3630,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[48]
+	mi := &file_nodev1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3465,7 +3642,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[48]
+	mi := &file_nodev1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3478,7 +3655,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{48}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{50}
 }
 
 type ReadFileRequest struct {
@@ -3494,7 +3671,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[49]
+	mi := &file_nodev1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3506,7 +3683,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[49]
+	mi := &file_nodev1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3519,7 +3696,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{49}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReadFileRequest) GetSandboxId() string {
@@ -3570,7 +3747,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[50]
+	mi := &file_nodev1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3582,7 +3759,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[50]
+	mi := &file_nodev1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3595,7 +3772,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{50}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReadFileResponse) GetPart() isReadFileResponse_Part {
@@ -3653,7 +3830,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[51]
+	mi := &file_nodev1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3665,7 +3842,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[51]
+	mi := &file_nodev1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3678,7 +3855,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{51}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WriteFileRequest) GetPart() isWriteFileRequest_Part {
@@ -3752,7 +3929,7 @@ type WriteFileHeader struct {
 
 func (x *WriteFileHeader) Reset() {
 	*x = WriteFileHeader{}
-	mi := &file_nodev1_node_proto_msgTypes[52]
+	mi := &file_nodev1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3764,7 +3941,7 @@ func (x *WriteFileHeader) String() string {
 func (*WriteFileHeader) ProtoMessage() {}
 
 func (x *WriteFileHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[52]
+	mi := &file_nodev1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3777,7 +3954,7 @@ func (x *WriteFileHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileHeader.ProtoReflect.Descriptor instead.
 func (*WriteFileHeader) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{52}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *WriteFileHeader) GetSandboxId() string {
@@ -3829,6 +4006,1676 @@ func (x *WriteFileHeader) GetIfNoneMatch() bool {
 	return false
 }
 
+type ReadOutputRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	ProcessId     string                 `protobuf:"bytes,2,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // of stdout and stderr together
+	Limit         int64                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"`   // bytes; 0: 1 MiB
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadOutputRequest) Reset() {
+	*x = ReadOutputRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[55]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadOutputRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadOutputRequest) ProtoMessage() {}
+
+func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[55]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadOutputRequest.ProtoReflect.Descriptor instead.
+func (*ReadOutputRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{55}
+}
+
+func (x *ReadOutputRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *ReadOutputRequest) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
+	}
+	return ""
+}
+
+func (x *ReadOutputRequest) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ReadOutputRequest) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type ReadOutputResponse struct {
+	state         protoimpl.MessageState    `protogen:"open.v1"`
+	Runs          []*ReadOutputResponse_Run `protobuf:"bytes,1,rep,name=runs,proto3" json:"runs,omitempty"`
+	NextOffset    int64                     `protobuf:"varint,2,opt,name=next_offset,json=nextOffset,proto3" json:"next_offset,omitempty"`
+	Produced      int64                     `protobuf:"varint,3,opt,name=produced,proto3" json:"produced,omitempty"` // bytes so far
+	Process       *ProcessInfo              `protobuf:"bytes,4,opt,name=process,proto3" json:"process,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadOutputResponse) Reset() {
+	*x = ReadOutputResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[56]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadOutputResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadOutputResponse) ProtoMessage() {}
+
+func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[56]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadOutputResponse.ProtoReflect.Descriptor instead.
+func (*ReadOutputResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{56}
+}
+
+func (x *ReadOutputResponse) GetRuns() []*ReadOutputResponse_Run {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *ReadOutputResponse) GetNextOffset() int64 {
+	if x != nil {
+		return x.NextOffset
+	}
+	return 0
+}
+
+func (x *ReadOutputResponse) GetProduced() int64 {
+	if x != nil {
+		return x.Produced
+	}
+	return 0
+}
+
+func (x *ReadOutputResponse) GetProcess() *ProcessInfo {
+	if x != nil {
+		return x.Process
+	}
+	return nil
+}
+
+type OpenContextRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	ContextId     string                 `protobuf:"bytes,2,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"` // chosen by the caller: a repeated open finds the first
+	Language      string                 `protobuf:"bytes,3,opt,name=language,proto3" json:"language,omitempty"`
+	Cwd           string                 `protobuf:"bytes,4,opt,name=cwd,proto3" json:"cwd,omitempty"`
+	User          string                 `protobuf:"bytes,5,opt,name=user,proto3" json:"user,omitempty"`
+	Env           map[string]string      `protobuf:"bytes,6,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *OpenContextRequest) Reset() {
+	*x = OpenContextRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *OpenContextRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*OpenContextRequest) ProtoMessage() {}
+
+func (x *OpenContextRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use OpenContextRequest.ProtoReflect.Descriptor instead.
+func (*OpenContextRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *OpenContextRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *OpenContextRequest) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+func (x *OpenContextRequest) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *OpenContextRequest) GetCwd() string {
+	if x != nil {
+		return x.Cwd
+	}
+	return ""
+}
+
+func (x *OpenContextRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *OpenContextRequest) GetEnv() map[string]string {
+	if x != nil {
+		return x.Env
+	}
+	return nil
+}
+
+type ListContextsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListContextsRequest) Reset() {
+	*x = ListContextsRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[58]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListContextsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListContextsRequest) ProtoMessage() {}
+
+func (x *ListContextsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[58]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListContextsRequest.ProtoReflect.Descriptor instead.
+func (*ListContextsRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{58}
+}
+
+func (x *ListContextsRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+type ListContextsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Items         []*Context             `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListContextsResponse) Reset() {
+	*x = ListContextsResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListContextsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListContextsResponse) ProtoMessage() {}
+
+func (x *ListContextsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListContextsResponse.ProtoReflect.Descriptor instead.
+func (*ListContextsResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *ListContextsResponse) GetItems() []*Context {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+type ContextRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	ContextId     string                 `protobuf:"bytes,2,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContextRequest) Reset() {
+	*x = ContextRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[60]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContextRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContextRequest) ProtoMessage() {}
+
+func (x *ContextRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[60]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContextRequest.ProtoReflect.Descriptor instead.
+func (*ContextRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{60}
+}
+
+func (x *ContextRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *ContextRequest) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+type ContextResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ContextResponse) Reset() {
+	*x = ContextResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ContextResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ContextResponse) ProtoMessage() {}
+
+func (x *ContextResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ContextResponse.ProtoReflect.Descriptor instead.
+func (*ContextResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{61}
+}
+
+type Context struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	ContextId      string                 `protobuf:"bytes,1,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	Language       string                 `protobuf:"bytes,2,opt,name=language,proto3" json:"language,omitempty"`
+	Cwd            string                 `protobuf:"bytes,3,opt,name=cwd,proto3" json:"cwd,omitempty"`
+	User           string                 `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
+	Status         string                 `protobuf:"bytes,5,opt,name=status,proto3" json:"status,omitempty"` // idle, busy
+	ExecutionCount int64                  `protobuf:"varint,6,opt,name=execution_count,json=executionCount,proto3" json:"execution_count,omitempty"`
+	Pid            int64                  `protobuf:"varint,7,opt,name=pid,proto3" json:"pid,omitempty"`
+	CreatedUnixMs  int64                  `protobuf:"varint,8,opt,name=created_unix_ms,json=createdUnixMs,proto3" json:"created_unix_ms,omitempty"`
+	LastUsedUnixMs int64                  `protobuf:"varint,9,opt,name=last_used_unix_ms,json=lastUsedUnixMs,proto3" json:"last_used_unix_ms,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Context) Reset() {
+	*x = Context{}
+	mi := &file_nodev1_node_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Context) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Context) ProtoMessage() {}
+
+func (x *Context) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Context.ProtoReflect.Descriptor instead.
+func (*Context) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *Context) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+func (x *Context) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *Context) GetCwd() string {
+	if x != nil {
+		return x.Cwd
+	}
+	return ""
+}
+
+func (x *Context) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Context) GetStatus() string {
+	if x != nil {
+		return x.Status
+	}
+	return ""
+}
+
+func (x *Context) GetExecutionCount() int64 {
+	if x != nil {
+		return x.ExecutionCount
+	}
+	return 0
+}
+
+func (x *Context) GetPid() int64 {
+	if x != nil {
+		return x.Pid
+	}
+	return 0
+}
+
+func (x *Context) GetCreatedUnixMs() int64 {
+	if x != nil {
+		return x.CreatedUnixMs
+	}
+	return 0
+}
+
+func (x *Context) GetLastUsedUnixMs() int64 {
+	if x != nil {
+		return x.LastUsedUnixMs
+	}
+	return 0
+}
+
+type GetMetricsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	FromUnixMs    int64                  `protobuf:"varint,2,opt,name=from_unix_ms,json=fromUnixMs,proto3" json:"from_unix_ms,omitempty"`
+	ToUnixMs      int64                  `protobuf:"varint,3,opt,name=to_unix_ms,json=toUnixMs,proto3" json:"to_unix_ms,omitempty"`
+	Limit         int64                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"` // samples at most: neighbours are thinned out beyond it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMetricsRequest) Reset() {
+	*x = GetMetricsRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMetricsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMetricsRequest) ProtoMessage() {}
+
+func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
+func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *GetMetricsRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *GetMetricsRequest) GetFromUnixMs() int64 {
+	if x != nil {
+		return x.FromUnixMs
+	}
+	return 0
+}
+
+func (x *GetMetricsRequest) GetToUnixMs() int64 {
+	if x != nil {
+		return x.ToUnixMs
+	}
+	return 0
+}
+
+func (x *GetMetricsRequest) GetLimit() int64 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type GetMetricsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Samples       []*Sample              `protobuf:"bytes,1,rep,name=samples,proto3" json:"samples,omitempty"`
+	IntervalMs    int64                  `protobuf:"varint,2,opt,name=interval_ms,json=intervalMs,proto3" json:"interval_ms,omitempty"` // between samples as they are taken
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMetricsResponse) Reset() {
+	*x = GetMetricsResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMetricsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMetricsResponse) ProtoMessage() {}
+
+func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
+func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *GetMetricsResponse) GetSamples() []*Sample {
+	if x != nil {
+		return x.Samples
+	}
+	return nil
+}
+
+func (x *GetMetricsResponse) GetIntervalMs() int64 {
+	if x != nil {
+		return x.IntervalMs
+	}
+	return 0
+}
+
+type Sample struct {
+	state          protoimpl.MessageState `protogen:"open.v1"`
+	AtUnixMs       int64                  `protobuf:"varint,1,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"`
+	CpuCores       float64                `protobuf:"fixed64,2,opt,name=cpu_cores,json=cpuCores,proto3" json:"cpu_cores,omitempty"`       // used, on average since the sample before
+	CpuSeconds     float64                `protobuf:"fixed64,3,opt,name=cpu_seconds,json=cpuSeconds,proto3" json:"cpu_seconds,omitempty"` // used since the start
+	MemoryMb       int64                  `protobuf:"varint,4,opt,name=memory_mb,json=memoryMb,proto3" json:"memory_mb,omitempty"`
+	PeakMemoryMb   int64                  `protobuf:"varint,5,opt,name=peak_memory_mb,json=peakMemoryMb,proto3" json:"peak_memory_mb,omitempty"`
+	DiskMb         int64                  `protobuf:"varint,6,opt,name=disk_mb,json=diskMb,proto3" json:"disk_mb,omitempty"`
+	Pids           int64                  `protobuf:"varint,7,opt,name=pids,proto3" json:"pids,omitempty"`
+	NetworkRxBytes int64                  `protobuf:"varint,8,opt,name=network_rx_bytes,json=networkRxBytes,proto3" json:"network_rx_bytes,omitempty"`
+	NetworkTxBytes int64                  `protobuf:"varint,9,opt,name=network_tx_bytes,json=networkTxBytes,proto3" json:"network_tx_bytes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *Sample) Reset() {
+	*x = Sample{}
+	mi := &file_nodev1_node_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Sample) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Sample) ProtoMessage() {}
+
+func (x *Sample) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Sample.ProtoReflect.Descriptor instead.
+func (*Sample) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *Sample) GetAtUnixMs() int64 {
+	if x != nil {
+		return x.AtUnixMs
+	}
+	return 0
+}
+
+func (x *Sample) GetCpuCores() float64 {
+	if x != nil {
+		return x.CpuCores
+	}
+	return 0
+}
+
+func (x *Sample) GetCpuSeconds() float64 {
+	if x != nil {
+		return x.CpuSeconds
+	}
+	return 0
+}
+
+func (x *Sample) GetMemoryMb() int64 {
+	if x != nil {
+		return x.MemoryMb
+	}
+	return 0
+}
+
+func (x *Sample) GetPeakMemoryMb() int64 {
+	if x != nil {
+		return x.PeakMemoryMb
+	}
+	return 0
+}
+
+func (x *Sample) GetDiskMb() int64 {
+	if x != nil {
+		return x.DiskMb
+	}
+	return 0
+}
+
+func (x *Sample) GetPids() int64 {
+	if x != nil {
+		return x.Pids
+	}
+	return 0
+}
+
+func (x *Sample) GetNetworkRxBytes() int64 {
+	if x != nil {
+		return x.NetworkRxBytes
+	}
+	return 0
+}
+
+func (x *Sample) GetNetworkTxBytes() int64 {
+	if x != nil {
+		return x.NetworkTxBytes
+	}
+	return 0
+}
+
+type ReadLogsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	After         int64                  `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"` // the seq of the last entry seen
+	Follow        bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadLogsRequest) Reset() {
+	*x = ReadLogsRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadLogsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadLogsRequest) ProtoMessage() {}
+
+func (x *ReadLogsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadLogsRequest.ProtoReflect.Descriptor instead.
+func (*ReadLogsRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *ReadLogsRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *ReadLogsRequest) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *ReadLogsRequest) GetFollow() bool {
+	if x != nil {
+		return x.Follow
+	}
+	return false
+}
+
+type LogEntry struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Seq           int64                  `protobuf:"varint,1,opt,name=seq,proto3" json:"seq,omitempty"` // from 1 on
+	AtUnixMs      int64                  `protobuf:"varint,2,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"`
+	Source        string                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"` // boot, agent, packages
+	Level         string                 `protobuf:"bytes,4,opt,name=level,proto3" json:"level,omitempty"`   // debug, info, warn, error
+	Message       string                 `protobuf:"bytes,5,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LogEntry) Reset() {
+	*x = LogEntry{}
+	mi := &file_nodev1_node_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LogEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LogEntry) ProtoMessage() {}
+
+func (x *LogEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LogEntry.ProtoReflect.Descriptor instead.
+func (*LogEntry) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *LogEntry) GetSeq() int64 {
+	if x != nil {
+		return x.Seq
+	}
+	return 0
+}
+
+func (x *LogEntry) GetAtUnixMs() int64 {
+	if x != nil {
+		return x.AtUnixMs
+	}
+	return 0
+}
+
+func (x *LogEntry) GetSource() string {
+	if x != nil {
+		return x.Source
+	}
+	return ""
+}
+
+func (x *LogEntry) GetLevel() string {
+	if x != nil {
+		return x.Level
+	}
+	return ""
+}
+
+func (x *LogEntry) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+type SearchFilesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	Pattern       string                 `protobuf:"bytes,4,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	Contains      string                 `protobuf:"bytes,5,opt,name=contains,proto3" json:"contains,omitempty"`
+	Limit         uint32                 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
+	Cursor        string                 `protobuf:"bytes,7,opt,name=cursor,proto3" json:"cursor,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchFilesRequest) Reset() {
+	*x = SearchFilesRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchFilesRequest) ProtoMessage() {}
+
+func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
+func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *SearchFilesRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetPattern() string {
+	if x != nil {
+		return x.Pattern
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetContains() string {
+	if x != nil {
+		return x.Contains
+	}
+	return ""
+}
+
+func (x *SearchFilesRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *SearchFilesRequest) GetCursor() string {
+	if x != nil {
+		return x.Cursor
+	}
+	return ""
+}
+
+type SearchFilesResponse struct {
+	state         protoimpl.MessageState       `protogen:"open.v1"`
+	Items         []*SearchFilesResponse_Match `protobuf:"bytes,1,rep,name=items,proto3" json:"items,omitempty"`
+	NextCursor    string                       `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
+	Truncated     bool                         `protobuf:"varint,3,opt,name=truncated,proto3" json:"truncated,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchFilesResponse) Reset() {
+	*x = SearchFilesResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchFilesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchFilesResponse) ProtoMessage() {}
+
+func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
+func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *SearchFilesResponse) GetItems() []*SearchFilesResponse_Match {
+	if x != nil {
+		return x.Items
+	}
+	return nil
+}
+
+func (x *SearchFilesResponse) GetNextCursor() string {
+	if x != nil {
+		return x.NextCursor
+	}
+	return ""
+}
+
+func (x *SearchFilesResponse) GetTruncated() bool {
+	if x != nil {
+		return x.Truncated
+	}
+	return false
+}
+
+type ChmodRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	Mode          uint32                 `protobuf:"varint,4,opt,name=mode,proto3" json:"mode,omitempty"`
+	SetMode       bool                   `protobuf:"varint,5,opt,name=set_mode,json=setMode,proto3" json:"set_mode,omitempty"`
+	Owner         string                 `protobuf:"bytes,6,opt,name=owner,proto3" json:"owner,omitempty"`
+	Recursive     bool                   `protobuf:"varint,7,opt,name=recursive,proto3" json:"recursive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChmodRequest) Reset() {
+	*x = ChmodRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChmodRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChmodRequest) ProtoMessage() {}
+
+func (x *ChmodRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChmodRequest.ProtoReflect.Descriptor instead.
+func (*ChmodRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *ChmodRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *ChmodRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ChmodRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ChmodRequest) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *ChmodRequest) GetSetMode() bool {
+	if x != nil {
+		return x.SetMode
+	}
+	return false
+}
+
+func (x *ChmodRequest) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *ChmodRequest) GetRecursive() bool {
+	if x != nil {
+		return x.Recursive
+	}
+	return false
+}
+
+type ComposeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Sources       []string               `protobuf:"bytes,2,rep,name=sources,proto3" json:"sources,omitempty"`
+	Path          string                 `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
+	Mode          uint32                 `protobuf:"varint,5,opt,name=mode,proto3" json:"mode,omitempty"`
+	SetMode       bool                   `protobuf:"varint,6,opt,name=set_mode,json=setMode,proto3" json:"set_mode,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ComposeRequest) Reset() {
+	*x = ComposeRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[71]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ComposeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ComposeRequest) ProtoMessage() {}
+
+func (x *ComposeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[71]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ComposeRequest.ProtoReflect.Descriptor instead.
+func (*ComposeRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{71}
+}
+
+func (x *ComposeRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *ComposeRequest) GetSources() []string {
+	if x != nil {
+		return x.Sources
+	}
+	return nil
+}
+
+func (x *ComposeRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ComposeRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ComposeRequest) GetMode() uint32 {
+	if x != nil {
+		return x.Mode
+	}
+	return 0
+}
+
+func (x *ComposeRequest) GetSetMode() bool {
+	if x != nil {
+		return x.SetMode
+	}
+	return false
+}
+
+type ReadArchiveRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	Format        string                 `protobuf:"bytes,4,opt,name=format,proto3" json:"format,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadArchiveRequest) Reset() {
+	*x = ReadArchiveRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[72]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadArchiveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadArchiveRequest) ProtoMessage() {}
+
+func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[72]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
+func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{72}
+}
+
+func (x *ReadArchiveRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *ReadArchiveRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *ReadArchiveRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ReadArchiveRequest) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+type ReadArchiveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadArchiveResponse) Reset() {
+	*x = ReadArchiveResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[73]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadArchiveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadArchiveResponse) ProtoMessage() {}
+
+func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[73]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
+func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{73}
+}
+
+func (x *ReadArchiveResponse) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+type WriteArchiveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Part:
+	//
+	//	*WriteArchiveRequest_Header
+	//	*WriteArchiveRequest_Data
+	//	*WriteArchiveRequest_Commit
+	Part          isWriteArchiveRequest_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteArchiveRequest) Reset() {
+	*x = WriteArchiveRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[74]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteArchiveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteArchiveRequest) ProtoMessage() {}
+
+func (x *WriteArchiveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[74]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteArchiveRequest.ProtoReflect.Descriptor instead.
+func (*WriteArchiveRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{74}
+}
+
+func (x *WriteArchiveRequest) GetPart() isWriteArchiveRequest_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *WriteArchiveRequest) GetHeader() *WriteArchiveHeader {
+	if x != nil {
+		if x, ok := x.Part.(*WriteArchiveRequest_Header); ok {
+			return x.Header
+		}
+	}
+	return nil
+}
+
+func (x *WriteArchiveRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*WriteArchiveRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *WriteArchiveRequest) GetCommit() bool {
+	if x != nil {
+		if x, ok := x.Part.(*WriteArchiveRequest_Commit); ok {
+			return x.Commit
+		}
+	}
+	return false
+}
+
+type isWriteArchiveRequest_Part interface {
+	isWriteArchiveRequest_Part()
+}
+
+type WriteArchiveRequest_Header struct {
+	Header *WriteArchiveHeader `protobuf:"bytes,1,opt,name=header,proto3,oneof"`
+}
+
+type WriteArchiveRequest_Data struct {
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type WriteArchiveRequest_Commit struct {
+	Commit bool `protobuf:"varint,3,opt,name=commit,proto3,oneof"`
+}
+
+func (*WriteArchiveRequest_Header) isWriteArchiveRequest_Part() {}
+
+func (*WriteArchiveRequest_Data) isWriteArchiveRequest_Part() {}
+
+func (*WriteArchiveRequest_Commit) isWriteArchiveRequest_Part() {}
+
+type WriteArchiveHeader struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	Format        string                 `protobuf:"bytes,4,opt,name=format,proto3" json:"format,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteArchiveHeader) Reset() {
+	*x = WriteArchiveHeader{}
+	mi := &file_nodev1_node_proto_msgTypes[75]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteArchiveHeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteArchiveHeader) ProtoMessage() {}
+
+func (x *WriteArchiveHeader) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[75]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteArchiveHeader.ProtoReflect.Descriptor instead.
+func (*WriteArchiveHeader) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{75}
+}
+
+func (x *WriteArchiveHeader) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *WriteArchiveHeader) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WriteArchiveHeader) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *WriteArchiveHeader) GetFormat() string {
+	if x != nil {
+		return x.Format
+	}
+	return ""
+}
+
+type WriteArchiveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Files         int64                  `protobuf:"varint,1,opt,name=files,proto3" json:"files,omitempty"`
+	Directories   int64                  `protobuf:"varint,2,opt,name=directories,proto3" json:"directories,omitempty"`
+	Bytes         int64                  `protobuf:"varint,3,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Skipped       int64                  `protobuf:"varint,4,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteArchiveResponse) Reset() {
+	*x = WriteArchiveResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[76]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteArchiveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteArchiveResponse) ProtoMessage() {}
+
+func (x *WriteArchiveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[76]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteArchiveResponse.ProtoReflect.Descriptor instead.
+func (*WriteArchiveResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{76}
+}
+
+func (x *WriteArchiveResponse) GetFiles() int64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *WriteArchiveResponse) GetDirectories() int64 {
+	if x != nil {
+		return x.Directories
+	}
+	return 0
+}
+
+func (x *WriteArchiveResponse) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *WriteArchiveResponse) GetSkipped() int64 {
+	if x != nil {
+		return x.Skipped
+	}
+	return 0
+}
+
+type WatchFilesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	User          string                 `protobuf:"bytes,3,opt,name=user,proto3" json:"user,omitempty"`
+	Recursive     bool                   `protobuf:"varint,4,opt,name=recursive,proto3" json:"recursive,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchFilesRequest) Reset() {
+	*x = WatchFilesRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[77]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchFilesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchFilesRequest) ProtoMessage() {}
+
+func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[77]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
+func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{77}
+}
+
+func (x *WatchFilesRequest) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *WatchFilesRequest) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WatchFilesRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *WatchFilesRequest) GetRecursive() bool {
+	if x != nil {
+		return x.Recursive
+	}
+	return false
+}
+
+type WatchEvent struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          string                 `protobuf:"bytes,1,opt,name=type,proto3" json:"type,omitempty"` // ready, create, write, remove, rename, chmod, overflow
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	To            string                 `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WatchEvent) Reset() {
+	*x = WatchEvent{}
+	mi := &file_nodev1_node_proto_msgTypes[78]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WatchEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WatchEvent) ProtoMessage() {}
+
+func (x *WatchEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[78]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
+func (*WatchEvent) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{78}
+}
+
+func (x *WatchEvent) GetType() string {
+	if x != nil {
+		return x.Type
+	}
+	return ""
+}
+
+func (x *WatchEvent) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WatchEvent) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
 type AdoptRequest_Known struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -3840,7 +5687,7 @@ type AdoptRequest_Known struct {
 
 func (x *AdoptRequest_Known) Reset() {
 	*x = AdoptRequest_Known{}
-	mi := &file_nodev1_node_proto_msgTypes[54]
+	mi := &file_nodev1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3852,7 +5699,7 @@ func (x *AdoptRequest_Known) String() string {
 func (*AdoptRequest_Known) ProtoMessage() {}
 
 func (x *AdoptRequest_Known) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[54]
+	mi := &file_nodev1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3887,6 +5734,410 @@ func (x *AdoptRequest_Known) GetProjectId() string {
 		return x.ProjectId
 	}
 	return ""
+}
+
+type CodeReport_FileChange struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Path          string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Size          int64                  `protobuf:"varint,2,opt,name=size,proto3" json:"size,omitempty"`
+	Op            string                 `protobuf:"bytes,3,opt,name=op,proto3" json:"op,omitempty"` // create, write, remove
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeReport_FileChange) Reset() {
+	*x = CodeReport_FileChange{}
+	mi := &file_nodev1_node_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeReport_FileChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeReport_FileChange) ProtoMessage() {}
+
+func (x *CodeReport_FileChange) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeReport_FileChange.ProtoReflect.Descriptor instead.
+func (*CodeReport_FileChange) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{32, 0}
+}
+
+func (x *CodeReport_FileChange) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *CodeReport_FileChange) GetSize() int64 {
+	if x != nil {
+		return x.Size
+	}
+	return 0
+}
+
+func (x *CodeReport_FileChange) GetOp() string {
+	if x != nil {
+		return x.Op
+	}
+	return ""
+}
+
+type CodeReport_Data struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Mime          string                 `protobuf:"bytes,1,opt,name=mime,proto3" json:"mime,omitempty"`
+	Data          []byte                 `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	Json          bool                   `protobuf:"varint,3,opt,name=json,proto3" json:"json,omitempty"` // data is JSON text
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeReport_Data) Reset() {
+	*x = CodeReport_Data{}
+	mi := &file_nodev1_node_proto_msgTypes[83]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeReport_Data) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeReport_Data) ProtoMessage() {}
+
+func (x *CodeReport_Data) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[83]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeReport_Data.ProtoReflect.Descriptor instead.
+func (*CodeReport_Data) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{32, 1}
+}
+
+func (x *CodeReport_Data) GetMime() string {
+	if x != nil {
+		return x.Mime
+	}
+	return ""
+}
+
+func (x *CodeReport_Data) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *CodeReport_Data) GetJson() bool {
+	if x != nil {
+		return x.Json
+	}
+	return false
+}
+
+type CodeReport_Result struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Data          []*CodeReport_Data     `protobuf:"bytes,1,rep,name=data,proto3" json:"data,omitempty"`
+	IsMain        bool                   `protobuf:"varint,2,opt,name=is_main,json=isMain,proto3" json:"is_main,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeReport_Result) Reset() {
+	*x = CodeReport_Result{}
+	mi := &file_nodev1_node_proto_msgTypes[84]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeReport_Result) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeReport_Result) ProtoMessage() {}
+
+func (x *CodeReport_Result) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[84]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeReport_Result.ProtoReflect.Descriptor instead.
+func (*CodeReport_Result) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{32, 2}
+}
+
+func (x *CodeReport_Result) GetData() []*CodeReport_Data {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *CodeReport_Result) GetIsMain() bool {
+	if x != nil {
+		return x.IsMain
+	}
+	return false
+}
+
+type CodeReport_Error struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	Traceback     string                 `protobuf:"bytes,3,opt,name=traceback,proto3" json:"traceback,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CodeReport_Error) Reset() {
+	*x = CodeReport_Error{}
+	mi := &file_nodev1_node_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CodeReport_Error) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CodeReport_Error) ProtoMessage() {}
+
+func (x *CodeReport_Error) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CodeReport_Error.ProtoReflect.Descriptor instead.
+func (*CodeReport_Error) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{32, 3}
+}
+
+func (x *CodeReport_Error) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *CodeReport_Error) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+func (x *CodeReport_Error) GetTraceback() string {
+	if x != nil {
+		return x.Traceback
+	}
+	return ""
+}
+
+type ReadOutputResponse_Run struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Stream        uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
+	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
+	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	Gap           int64                  `protobuf:"varint,4,opt,name=gap,proto3" json:"gap,omitempty"` // bytes that were not kept, instead of data
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadOutputResponse_Run) Reset() {
+	*x = ReadOutputResponse_Run{}
+	mi := &file_nodev1_node_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadOutputResponse_Run) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadOutputResponse_Run) ProtoMessage() {}
+
+func (x *ReadOutputResponse_Run) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadOutputResponse_Run.ProtoReflect.Descriptor instead.
+func (*ReadOutputResponse_Run) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{56, 0}
+}
+
+func (x *ReadOutputResponse_Run) GetStream() uint32 {
+	if x != nil {
+		return x.Stream
+	}
+	return 0
+}
+
+func (x *ReadOutputResponse_Run) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
+func (x *ReadOutputResponse_Run) GetData() []byte {
+	if x != nil {
+		return x.Data
+	}
+	return nil
+}
+
+func (x *ReadOutputResponse_Run) GetGap() int64 {
+	if x != nil {
+		return x.Gap
+	}
+	return 0
+}
+
+type SearchFilesResponse_Line struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Number        int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
+	Text          string                 `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchFilesResponse_Line) Reset() {
+	*x = SearchFilesResponse_Line{}
+	mi := &file_nodev1_node_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchFilesResponse_Line) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchFilesResponse_Line) ProtoMessage() {}
+
+func (x *SearchFilesResponse_Line) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchFilesResponse_Line.ProtoReflect.Descriptor instead.
+func (*SearchFilesResponse_Line) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{69, 0}
+}
+
+func (x *SearchFilesResponse_Line) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SearchFilesResponse_Line) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+type SearchFilesResponse_Match struct {
+	state         protoimpl.MessageState      `protogen:"open.v1"`
+	File          *FileInfo                   `protobuf:"bytes,1,opt,name=file,proto3" json:"file,omitempty"`
+	Lines         []*SearchFilesResponse_Line `protobuf:"bytes,2,rep,name=lines,proto3" json:"lines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SearchFilesResponse_Match) Reset() {
+	*x = SearchFilesResponse_Match{}
+	mi := &file_nodev1_node_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SearchFilesResponse_Match) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SearchFilesResponse_Match) ProtoMessage() {}
+
+func (x *SearchFilesResponse_Match) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SearchFilesResponse_Match.ProtoReflect.Descriptor instead.
+func (*SearchFilesResponse_Match) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{69, 1}
+}
+
+func (x *SearchFilesResponse_Match) GetFile() *FileInfo {
+	if x != nil {
+		return x.File
+	}
+	return nil
+}
+
+func (x *SearchFilesResponse_Match) GetLines() []*SearchFilesResponse_Line {
+	if x != nil {
+		return x.Lines
+	}
+	return nil
 }
 
 var File_nodev1_node_proto protoreflect.FileDescriptor
@@ -4009,7 +6260,7 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\x0epeak_memory_mb\x18\x03 \x01(\x03R\fpeakMemoryMb\x12\x17\n" +
 	"\adisk_mb\x18\x04 \x01(\x03R\x06diskMb\x12\x1b\n" +
 	"\tmemory_mb\x18\x05 \x01(\x03R\bmemoryMb\x12\x12\n" +
-	"\x04pids\x18\x06 \x01(\x03R\x04pids\"\x96\x03\n" +
+	"\x04pids\x18\x06 \x01(\x03R\x04pids\"\xc1\x03\n" +
 	"\vProcessSpec\x12\x12\n" +
 	"\x04argv\x18\x01 \x03(\tR\x04argv\x12\x14\n" +
 	"\x05shell\x18\x02 \x01(\tR\x05shell\x123\n" +
@@ -4026,10 +6277,16 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\n" +
 	"stdin_open\x18\v \x01(\bR\tstdinOpen\x12\x14\n" +
 	"\x05login\x18\f \x01(\bR\x05login\x12\x12\n" +
-	"\x04name\x18\r \x01(\tR\x04name\x1a6\n" +
+	"\x04name\x18\r \x01(\tR\x04name\x12)\n" +
+	"\x04code\x18\x0e \x01(\v2\x15.cay.node.v1.CodeSpecR\x04code\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xba\x02\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
+	"\bCodeSpec\x12\x1a\n" +
+	"\blanguage\x18\x01 \x01(\tR\blanguage\x12\x16\n" +
+	"\x06source\x18\x02 \x01(\fR\x06source\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\x03 \x01(\tR\tcontextId\"\xba\x02\n" +
 	"\fProcessInput\x121\n" +
 	"\x05start\x18\x01 \x01(\v2\x19.cay.node.v1.StartProcessH\x00R\x05start\x124\n" +
 	"\x06attach\x18\x02 \x01(\v2\x1a.cay.node.v1.AttachProcessH\x00R\x06attach\x12\x16\n" +
@@ -4069,14 +6326,40 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\x04rows\x18\x02 \x01(\rR\x04rows\";\n" +
 	"\rSignalProcess\x12\x16\n" +
 	"\x06signal\x18\x01 \x01(\tR\x06signal\x12\x12\n" +
-	"\x04tree\x18\x02 \x01(\bR\x04tree\"\xfb\x01\n" +
+	"\x04tree\x18\x02 \x01(\bR\x04tree\"\xae\x02\n" +
 	"\rProcessOutput\x120\n" +
 	"\astarted\x18\x01 \x01(\v2\x14.cay.node.v1.StartedH\x00R\astarted\x12'\n" +
 	"\x04data\x18\x02 \x01(\v2\x11.cay.node.v1.DataH\x00R\x04data\x12*\n" +
 	"\x03gap\x18\x03 \x01(\v2\x16.cay.node.v1.OutputGapH\x00R\x03gap\x12'\n" +
 	"\x04exit\x18\x04 \x01(\v2\x11.cay.node.v1.ExitH\x00R\x04exit\x120\n" +
-	"\x05error\x18\x05 \x01(\v2\x18.cay.node.v1.StreamErrorH\x00R\x05errorB\b\n" +
-	"\x06output\"u\n" +
+	"\x05error\x18\x05 \x01(\v2\x18.cay.node.v1.StreamErrorH\x00R\x05error\x121\n" +
+	"\x06report\x18\x06 \x01(\v2\x17.cay.node.v1.CodeReportH\x00R\x06reportB\b\n" +
+	"\x06output\"\x96\x05\n" +
+	"\n" +
+	"CodeReport\x12G\n" +
+	"\rfiles_changed\x18\x01 \x03(\v2\".cay.node.v1.CodeReport.FileChangeR\ffilesChanged\x12'\n" +
+	"\x0ffiles_truncated\x18\x02 \x01(\bR\x0efilesTruncated\x128\n" +
+	"\aresults\x18\x03 \x03(\v2\x1e.cay.node.v1.CodeReport.ResultR\aresults\x12+\n" +
+	"\x11results_truncated\x18\x04 \x01(\bR\x10resultsTruncated\x123\n" +
+	"\x05error\x18\x05 \x01(\v2\x1d.cay.node.v1.CodeReport.ErrorR\x05error\x12'\n" +
+	"\x0fexecution_count\x18\x06 \x01(\x03R\x0eexecutionCount\x12!\n" +
+	"\fcontext_lost\x18\a \x01(\bR\vcontextLost\x1aD\n" +
+	"\n" +
+	"FileChange\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
+	"\x04size\x18\x02 \x01(\x03R\x04size\x12\x0e\n" +
+	"\x02op\x18\x03 \x01(\tR\x02op\x1aB\n" +
+	"\x04Data\x12\x12\n" +
+	"\x04mime\x18\x01 \x01(\tR\x04mime\x12\x12\n" +
+	"\x04data\x18\x02 \x01(\fR\x04data\x12\x12\n" +
+	"\x04json\x18\x03 \x01(\bR\x04json\x1aS\n" +
+	"\x06Result\x120\n" +
+	"\x04data\x18\x01 \x03(\v2\x1c.cay.node.v1.CodeReport.DataR\x04data\x12\x17\n" +
+	"\ais_main\x18\x02 \x01(\bR\x06isMain\x1aO\n" +
+	"\x05Error\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value\x12\x1c\n" +
+	"\ttraceback\x18\x03 \x01(\tR\ttraceback\"u\n" +
 	"\aStarted\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x10\n" +
@@ -4217,7 +6500,167 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\x19\n" +
 	"\bset_mode\x18\x05 \x01(\bR\asetMode\x12\x19\n" +
 	"\bif_match\x18\x06 \x01(\tR\aifMatch\x12\"\n" +
-	"\rif_none_match\x18\a \x01(\bR\vifNoneMatch2\xb5\t\n" +
+	"\rif_none_match\x18\a \x01(\bR\vifNoneMatch\"\x7f\n" +
+	"\x11ReadOutputRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
+	"\n" +
+	"process_id\x18\x02 \x01(\tR\tprocessId\x12\x16\n" +
+	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"\x9b\x02\n" +
+	"\x12ReadOutputResponse\x127\n" +
+	"\x04runs\x18\x01 \x03(\v2#.cay.node.v1.ReadOutputResponse.RunR\x04runs\x12\x1f\n" +
+	"\vnext_offset\x18\x02 \x01(\x03R\n" +
+	"nextOffset\x12\x1a\n" +
+	"\bproduced\x18\x03 \x01(\x03R\bproduced\x122\n" +
+	"\aprocess\x18\x04 \x01(\v2\x18.cay.node.v1.ProcessInfoR\aprocess\x1a[\n" +
+	"\x03Run\x12\x16\n" +
+	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x16\n" +
+	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x10\n" +
+	"\x03gap\x18\x04 \x01(\x03R\x03gap\"\x88\x02\n" +
+	"\x12OpenContextRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\x02 \x01(\tR\tcontextId\x12\x1a\n" +
+	"\blanguage\x18\x03 \x01(\tR\blanguage\x12\x10\n" +
+	"\x03cwd\x18\x04 \x01(\tR\x03cwd\x12\x12\n" +
+	"\x04user\x18\x05 \x01(\tR\x04user\x12:\n" +
+	"\x03env\x18\x06 \x03(\v2(.cay.node.v1.OpenContextRequest.EnvEntryR\x03env\x1a6\n" +
+	"\bEnvEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"4\n" +
+	"\x13ListContextsRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\"B\n" +
+	"\x14ListContextsResponse\x12*\n" +
+	"\x05items\x18\x01 \x03(\v2\x14.cay.node.v1.ContextR\x05items\"N\n" +
+	"\x0eContextRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\x02 \x01(\tR\tcontextId\"\x11\n" +
+	"\x0fContextResponse\"\x90\x02\n" +
+	"\aContext\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\x01 \x01(\tR\tcontextId\x12\x1a\n" +
+	"\blanguage\x18\x02 \x01(\tR\blanguage\x12\x10\n" +
+	"\x03cwd\x18\x03 \x01(\tR\x03cwd\x12\x12\n" +
+	"\x04user\x18\x04 \x01(\tR\x04user\x12\x16\n" +
+	"\x06status\x18\x05 \x01(\tR\x06status\x12'\n" +
+	"\x0fexecution_count\x18\x06 \x01(\x03R\x0eexecutionCount\x12\x10\n" +
+	"\x03pid\x18\a \x01(\x03R\x03pid\x12&\n" +
+	"\x0fcreated_unix_ms\x18\b \x01(\x03R\rcreatedUnixMs\x12)\n" +
+	"\x11last_used_unix_ms\x18\t \x01(\x03R\x0elastUsedUnixMs\"\x88\x01\n" +
+	"\x11GetMetricsRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12 \n" +
+	"\ffrom_unix_ms\x18\x02 \x01(\x03R\n" +
+	"fromUnixMs\x12\x1c\n" +
+	"\n" +
+	"to_unix_ms\x18\x03 \x01(\x03R\btoUnixMs\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"d\n" +
+	"\x12GetMetricsResponse\x12-\n" +
+	"\asamples\x18\x01 \x03(\v2\x13.cay.node.v1.SampleR\asamples\x12\x1f\n" +
+	"\vinterval_ms\x18\x02 \x01(\x03R\n" +
+	"intervalMs\"\xa8\x02\n" +
+	"\x06Sample\x12\x1c\n" +
+	"\n" +
+	"at_unix_ms\x18\x01 \x01(\x03R\batUnixMs\x12\x1b\n" +
+	"\tcpu_cores\x18\x02 \x01(\x01R\bcpuCores\x12\x1f\n" +
+	"\vcpu_seconds\x18\x03 \x01(\x01R\n" +
+	"cpuSeconds\x12\x1b\n" +
+	"\tmemory_mb\x18\x04 \x01(\x03R\bmemoryMb\x12$\n" +
+	"\x0epeak_memory_mb\x18\x05 \x01(\x03R\fpeakMemoryMb\x12\x17\n" +
+	"\adisk_mb\x18\x06 \x01(\x03R\x06diskMb\x12\x12\n" +
+	"\x04pids\x18\a \x01(\x03R\x04pids\x12(\n" +
+	"\x10network_rx_bytes\x18\b \x01(\x03R\x0enetworkRxBytes\x12(\n" +
+	"\x10network_tx_bytes\x18\t \x01(\x03R\x0enetworkTxBytes\"^\n" +
+	"\x0fReadLogsRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x03R\x05after\x12\x16\n" +
+	"\x06follow\x18\x03 \x01(\bR\x06follow\"\x82\x01\n" +
+	"\bLogEntry\x12\x10\n" +
+	"\x03seq\x18\x01 \x01(\x03R\x03seq\x12\x1c\n" +
+	"\n" +
+	"at_unix_ms\x18\x02 \x01(\x03R\batUnixMs\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\x12\x14\n" +
+	"\x05level\x18\x04 \x01(\tR\x05level\x12\x18\n" +
+	"\amessage\x18\x05 \x01(\tR\amessage\"\xbf\x01\n" +
+	"\x12SearchFilesRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12\x18\n" +
+	"\apattern\x18\x04 \x01(\tR\apattern\x12\x1a\n" +
+	"\bcontains\x18\x05 \x01(\tR\bcontains\x12\x14\n" +
+	"\x05limit\x18\x06 \x01(\rR\x05limit\x12\x16\n" +
+	"\x06cursor\x18\a \x01(\tR\x06cursor\"\xb7\x02\n" +
+	"\x13SearchFilesResponse\x12<\n" +
+	"\x05items\x18\x01 \x03(\v2&.cay.node.v1.SearchFilesResponse.MatchR\x05items\x12\x1f\n" +
+	"\vnext_cursor\x18\x02 \x01(\tR\n" +
+	"nextCursor\x12\x1c\n" +
+	"\ttruncated\x18\x03 \x01(\bR\ttruncated\x1a2\n" +
+	"\x04Line\x12\x16\n" +
+	"\x06number\x18\x01 \x01(\x03R\x06number\x12\x12\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\x1ao\n" +
+	"\x05Match\x12)\n" +
+	"\x04file\x18\x01 \x01(\v2\x15.cay.node.v1.FileInfoR\x04file\x12;\n" +
+	"\x05lines\x18\x02 \x03(\v2%.cay.node.v1.SearchFilesResponse.LineR\x05lines\"\xb8\x01\n" +
+	"\fChmodRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12\x12\n" +
+	"\x04mode\x18\x04 \x01(\rR\x04mode\x12\x19\n" +
+	"\bset_mode\x18\x05 \x01(\bR\asetMode\x12\x14\n" +
+	"\x05owner\x18\x06 \x01(\tR\x05owner\x12\x1c\n" +
+	"\trecursive\x18\a \x01(\bR\trecursive\"\xa0\x01\n" +
+	"\x0eComposeRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x18\n" +
+	"\asources\x18\x02 \x03(\tR\asources\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x04 \x01(\tR\x04user\x12\x12\n" +
+	"\x04mode\x18\x05 \x01(\rR\x04mode\x12\x19\n" +
+	"\bset_mode\x18\x06 \x01(\bR\asetMode\"s\n" +
+	"\x12ReadArchiveRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12\x16\n" +
+	"\x06format\x18\x04 \x01(\tR\x06format\")\n" +
+	"\x13ReadArchiveResponse\x12\x12\n" +
+	"\x04data\x18\x01 \x01(\fR\x04data\"\x88\x01\n" +
+	"\x13WriteArchiveRequest\x129\n" +
+	"\x06header\x18\x01 \x01(\v2\x1f.cay.node.v1.WriteArchiveHeaderH\x00R\x06header\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x18\n" +
+	"\x06commit\x18\x03 \x01(\bH\x00R\x06commitB\x06\n" +
+	"\x04part\"s\n" +
+	"\x12WriteArchiveHeader\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12\x16\n" +
+	"\x06format\x18\x04 \x01(\tR\x06format\"~\n" +
+	"\x14WriteArchiveResponse\x12\x14\n" +
+	"\x05files\x18\x01 \x01(\x03R\x05files\x12 \n" +
+	"\vdirectories\x18\x02 \x01(\x03R\vdirectories\x12\x14\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\x12\x18\n" +
+	"\askipped\x18\x04 \x01(\x03R\askipped\"x\n" +
+	"\x11WatchFilesRequest\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x12\n" +
+	"\x04user\x18\x03 \x01(\tR\x04user\x12\x1c\n" +
+	"\trecursive\x18\x04 \x01(\bR\trecursive\"D\n" +
+	"\n" +
+	"WatchEvent\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to2\xc8\x11\n" +
 	"\vNodeService\x129\n" +
 	"\aGetInfo\x12\x1b.cay.node.v1.GetInfoRequest\x1a\x11.cay.node.v1.Info\x12A\n" +
 	"\x06Create\x12\x1a.cay.node.v1.CreateRequest\x1a\x1b.cay.node.v1.CreateResponse\x12D\n" +
@@ -4229,14 +6672,31 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\x05Watch\x12\x19.cay.node.v1.WatchRequest\x1a\x12.cay.node.v1.Event0\x01\x12D\n" +
 	"\aProcess\x12\x19.cay.node.v1.ProcessInput\x1a\x1a.cay.node.v1.ProcessOutput(\x010\x01\x12V\n" +
 	"\rListProcesses\x12!.cay.node.v1.ListProcessesRequest\x1a\".cay.node.v1.ListProcessesResponse\x12A\n" +
-	"\x06Signal\x12\x1a.cay.node.v1.SignalRequest\x1a\x1b.cay.node.v1.SignalResponse\x127\n" +
+	"\x06Signal\x12\x1a.cay.node.v1.SignalRequest\x1a\x1b.cay.node.v1.SignalResponse\x12M\n" +
+	"\n" +
+	"ReadOutput\x12\x1e.cay.node.v1.ReadOutputRequest\x1a\x1f.cay.node.v1.ReadOutputResponse\x12D\n" +
+	"\vOpenContext\x12\x1f.cay.node.v1.OpenContextRequest\x1a\x14.cay.node.v1.Context\x12S\n" +
+	"\fListContexts\x12 .cay.node.v1.ListContextsRequest\x1a!.cay.node.v1.ListContextsResponse\x12I\n" +
+	"\fCloseContext\x12\x1b.cay.node.v1.ContextRequest\x1a\x1c.cay.node.v1.ContextResponse\x12E\n" +
+	"\x10InterruptContext\x12\x1b.cay.node.v1.ContextRequest\x1a\x14.cay.node.v1.Context\x12C\n" +
+	"\x0eRestartContext\x12\x1b.cay.node.v1.ContextRequest\x1a\x14.cay.node.v1.Context\x12M\n" +
+	"\n" +
+	"GetMetrics\x12\x1e.cay.node.v1.GetMetricsRequest\x1a\x1f.cay.node.v1.GetMetricsResponse\x12A\n" +
+	"\bReadLogs\x12\x1c.cay.node.v1.ReadLogsRequest\x1a\x15.cay.node.v1.LogEntry0\x01\x127\n" +
 	"\x04Stat\x12\x18.cay.node.v1.StatRequest\x1a\x15.cay.node.v1.FileInfo\x12J\n" +
 	"\tListFiles\x12\x1d.cay.node.v1.ListFilesRequest\x1a\x1e.cay.node.v1.ListFilesResponse\x129\n" +
 	"\x05Mkdir\x12\x19.cay.node.v1.MkdirRequest\x1a\x15.cay.node.v1.FileInfo\x127\n" +
 	"\x04Move\x12\x18.cay.node.v1.MoveRequest\x1a\x15.cay.node.v1.FileInfo\x12A\n" +
 	"\x06Remove\x12\x1a.cay.node.v1.RemoveRequest\x1a\x1b.cay.node.v1.RemoveResponse\x12I\n" +
 	"\bReadFile\x12\x1c.cay.node.v1.ReadFileRequest\x1a\x1d.cay.node.v1.ReadFileResponse0\x01\x12C\n" +
-	"\tWriteFile\x12\x1d.cay.node.v1.WriteFileRequest\x1a\x15.cay.node.v1.FileInfo(\x01B2Z0github.com/cayhq/cay/internal/wire/nodev1;nodev1b\x06proto3"
+	"\tWriteFile\x12\x1d.cay.node.v1.WriteFileRequest\x1a\x15.cay.node.v1.FileInfo(\x01\x12P\n" +
+	"\vSearchFiles\x12\x1f.cay.node.v1.SearchFilesRequest\x1a .cay.node.v1.SearchFilesResponse\x129\n" +
+	"\x05Chmod\x12\x19.cay.node.v1.ChmodRequest\x1a\x15.cay.node.v1.FileInfo\x12=\n" +
+	"\aCompose\x12\x1b.cay.node.v1.ComposeRequest\x1a\x15.cay.node.v1.FileInfo\x12R\n" +
+	"\vReadArchive\x12\x1f.cay.node.v1.ReadArchiveRequest\x1a .cay.node.v1.ReadArchiveResponse0\x01\x12U\n" +
+	"\fWriteArchive\x12 .cay.node.v1.WriteArchiveRequest\x1a!.cay.node.v1.WriteArchiveResponse(\x01\x12G\n" +
+	"\n" +
+	"WatchFiles\x12\x1e.cay.node.v1.WatchFilesRequest\x1a\x17.cay.node.v1.WatchEvent0\x01B2Z0github.com/cayhq/cay/internal/wire/nodev1;nodev1b\x06proto3"
 
 var (
 	file_nodev1_node_proto_rawDescOnce sync.Once
@@ -4250,135 +6710,212 @@ func file_nodev1_node_proto_rawDescGZIP() []byte {
 	return file_nodev1_node_proto_rawDescData
 }
 
-var file_nodev1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
+var file_nodev1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 90)
 var file_nodev1_node_proto_goTypes = []any{
-	(*GetInfoRequest)(nil),        // 0: cay.node.v1.GetInfoRequest
-	(*Info)(nil),                  // 1: cay.node.v1.Info
-	(*Runtime)(nil),               // 2: cay.node.v1.Runtime
-	(*Spec)(nil),                  // 3: cay.node.v1.Spec
-	(*CreateRequest)(nil),         // 4: cay.node.v1.CreateRequest
-	(*CreateResponse)(nil),        // 5: cay.node.v1.CreateResponse
-	(*DestroyRequest)(nil),        // 6: cay.node.v1.DestroyRequest
-	(*DestroyResponse)(nil),       // 7: cay.node.v1.DestroyResponse
-	(*FreezeRequest)(nil),         // 8: cay.node.v1.FreezeRequest
-	(*FreezeResponse)(nil),        // 9: cay.node.v1.FreezeResponse
-	(*ThawRequest)(nil),           // 10: cay.node.v1.ThawRequest
-	(*ThawResponse)(nil),          // 11: cay.node.v1.ThawResponse
-	(*ListRequest)(nil),           // 12: cay.node.v1.ListRequest
-	(*SandboxState)(nil),          // 13: cay.node.v1.SandboxState
-	(*ListResponse)(nil),          // 14: cay.node.v1.ListResponse
-	(*AdoptRequest)(nil),          // 15: cay.node.v1.AdoptRequest
-	(*AdoptResponse)(nil),         // 16: cay.node.v1.AdoptResponse
-	(*WatchRequest)(nil),          // 17: cay.node.v1.WatchRequest
-	(*Event)(nil),                 // 18: cay.node.v1.Event
-	(*Hello)(nil),                 // 19: cay.node.v1.Hello
-	(*Ended)(nil),                 // 20: cay.node.v1.Ended
-	(*Oom)(nil),                   // 21: cay.node.v1.Oom
-	(*Activity)(nil),              // 22: cay.node.v1.Activity
-	(*Usage)(nil),                 // 23: cay.node.v1.Usage
-	(*ProcessSpec)(nil),           // 24: cay.node.v1.ProcessSpec
-	(*ProcessInput)(nil),          // 25: cay.node.v1.ProcessInput
-	(*StartProcess)(nil),          // 26: cay.node.v1.StartProcess
-	(*AttachProcess)(nil),         // 27: cay.node.v1.AttachProcess
-	(*Resize)(nil),                // 28: cay.node.v1.Resize
-	(*SignalProcess)(nil),         // 29: cay.node.v1.SignalProcess
-	(*ProcessOutput)(nil),         // 30: cay.node.v1.ProcessOutput
-	(*Started)(nil),               // 31: cay.node.v1.Started
-	(*Data)(nil),                  // 32: cay.node.v1.Data
-	(*OutputGap)(nil),             // 33: cay.node.v1.OutputGap
-	(*Exit)(nil),                  // 34: cay.node.v1.Exit
-	(*StreamError)(nil),           // 35: cay.node.v1.StreamError
-	(*ProcessInfo)(nil),           // 36: cay.node.v1.ProcessInfo
-	(*ListProcessesRequest)(nil),  // 37: cay.node.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil), // 38: cay.node.v1.ListProcessesResponse
-	(*SignalRequest)(nil),         // 39: cay.node.v1.SignalRequest
-	(*SignalResponse)(nil),        // 40: cay.node.v1.SignalResponse
-	(*FileInfo)(nil),              // 41: cay.node.v1.FileInfo
-	(*StatRequest)(nil),           // 42: cay.node.v1.StatRequest
-	(*ListFilesRequest)(nil),      // 43: cay.node.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),     // 44: cay.node.v1.ListFilesResponse
-	(*MkdirRequest)(nil),          // 45: cay.node.v1.MkdirRequest
-	(*MoveRequest)(nil),           // 46: cay.node.v1.MoveRequest
-	(*RemoveRequest)(nil),         // 47: cay.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),        // 48: cay.node.v1.RemoveResponse
-	(*ReadFileRequest)(nil),       // 49: cay.node.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),      // 50: cay.node.v1.ReadFileResponse
-	(*WriteFileRequest)(nil),      // 51: cay.node.v1.WriteFileRequest
-	(*WriteFileHeader)(nil),       // 52: cay.node.v1.WriteFileHeader
-	nil,                           // 53: cay.node.v1.Spec.EnvEntry
-	(*AdoptRequest_Known)(nil),    // 54: cay.node.v1.AdoptRequest.Known
-	nil,                           // 55: cay.node.v1.ProcessSpec.EnvEntry
+	(*GetInfoRequest)(nil),            // 0: cay.node.v1.GetInfoRequest
+	(*Info)(nil),                      // 1: cay.node.v1.Info
+	(*Runtime)(nil),                   // 2: cay.node.v1.Runtime
+	(*Spec)(nil),                      // 3: cay.node.v1.Spec
+	(*CreateRequest)(nil),             // 4: cay.node.v1.CreateRequest
+	(*CreateResponse)(nil),            // 5: cay.node.v1.CreateResponse
+	(*DestroyRequest)(nil),            // 6: cay.node.v1.DestroyRequest
+	(*DestroyResponse)(nil),           // 7: cay.node.v1.DestroyResponse
+	(*FreezeRequest)(nil),             // 8: cay.node.v1.FreezeRequest
+	(*FreezeResponse)(nil),            // 9: cay.node.v1.FreezeResponse
+	(*ThawRequest)(nil),               // 10: cay.node.v1.ThawRequest
+	(*ThawResponse)(nil),              // 11: cay.node.v1.ThawResponse
+	(*ListRequest)(nil),               // 12: cay.node.v1.ListRequest
+	(*SandboxState)(nil),              // 13: cay.node.v1.SandboxState
+	(*ListResponse)(nil),              // 14: cay.node.v1.ListResponse
+	(*AdoptRequest)(nil),              // 15: cay.node.v1.AdoptRequest
+	(*AdoptResponse)(nil),             // 16: cay.node.v1.AdoptResponse
+	(*WatchRequest)(nil),              // 17: cay.node.v1.WatchRequest
+	(*Event)(nil),                     // 18: cay.node.v1.Event
+	(*Hello)(nil),                     // 19: cay.node.v1.Hello
+	(*Ended)(nil),                     // 20: cay.node.v1.Ended
+	(*Oom)(nil),                       // 21: cay.node.v1.Oom
+	(*Activity)(nil),                  // 22: cay.node.v1.Activity
+	(*Usage)(nil),                     // 23: cay.node.v1.Usage
+	(*ProcessSpec)(nil),               // 24: cay.node.v1.ProcessSpec
+	(*CodeSpec)(nil),                  // 25: cay.node.v1.CodeSpec
+	(*ProcessInput)(nil),              // 26: cay.node.v1.ProcessInput
+	(*StartProcess)(nil),              // 27: cay.node.v1.StartProcess
+	(*AttachProcess)(nil),             // 28: cay.node.v1.AttachProcess
+	(*Resize)(nil),                    // 29: cay.node.v1.Resize
+	(*SignalProcess)(nil),             // 30: cay.node.v1.SignalProcess
+	(*ProcessOutput)(nil),             // 31: cay.node.v1.ProcessOutput
+	(*CodeReport)(nil),                // 32: cay.node.v1.CodeReport
+	(*Started)(nil),                   // 33: cay.node.v1.Started
+	(*Data)(nil),                      // 34: cay.node.v1.Data
+	(*OutputGap)(nil),                 // 35: cay.node.v1.OutputGap
+	(*Exit)(nil),                      // 36: cay.node.v1.Exit
+	(*StreamError)(nil),               // 37: cay.node.v1.StreamError
+	(*ProcessInfo)(nil),               // 38: cay.node.v1.ProcessInfo
+	(*ListProcessesRequest)(nil),      // 39: cay.node.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),     // 40: cay.node.v1.ListProcessesResponse
+	(*SignalRequest)(nil),             // 41: cay.node.v1.SignalRequest
+	(*SignalResponse)(nil),            // 42: cay.node.v1.SignalResponse
+	(*FileInfo)(nil),                  // 43: cay.node.v1.FileInfo
+	(*StatRequest)(nil),               // 44: cay.node.v1.StatRequest
+	(*ListFilesRequest)(nil),          // 45: cay.node.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),         // 46: cay.node.v1.ListFilesResponse
+	(*MkdirRequest)(nil),              // 47: cay.node.v1.MkdirRequest
+	(*MoveRequest)(nil),               // 48: cay.node.v1.MoveRequest
+	(*RemoveRequest)(nil),             // 49: cay.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),            // 50: cay.node.v1.RemoveResponse
+	(*ReadFileRequest)(nil),           // 51: cay.node.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),          // 52: cay.node.v1.ReadFileResponse
+	(*WriteFileRequest)(nil),          // 53: cay.node.v1.WriteFileRequest
+	(*WriteFileHeader)(nil),           // 54: cay.node.v1.WriteFileHeader
+	(*ReadOutputRequest)(nil),         // 55: cay.node.v1.ReadOutputRequest
+	(*ReadOutputResponse)(nil),        // 56: cay.node.v1.ReadOutputResponse
+	(*OpenContextRequest)(nil),        // 57: cay.node.v1.OpenContextRequest
+	(*ListContextsRequest)(nil),       // 58: cay.node.v1.ListContextsRequest
+	(*ListContextsResponse)(nil),      // 59: cay.node.v1.ListContextsResponse
+	(*ContextRequest)(nil),            // 60: cay.node.v1.ContextRequest
+	(*ContextResponse)(nil),           // 61: cay.node.v1.ContextResponse
+	(*Context)(nil),                   // 62: cay.node.v1.Context
+	(*GetMetricsRequest)(nil),         // 63: cay.node.v1.GetMetricsRequest
+	(*GetMetricsResponse)(nil),        // 64: cay.node.v1.GetMetricsResponse
+	(*Sample)(nil),                    // 65: cay.node.v1.Sample
+	(*ReadLogsRequest)(nil),           // 66: cay.node.v1.ReadLogsRequest
+	(*LogEntry)(nil),                  // 67: cay.node.v1.LogEntry
+	(*SearchFilesRequest)(nil),        // 68: cay.node.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),       // 69: cay.node.v1.SearchFilesResponse
+	(*ChmodRequest)(nil),              // 70: cay.node.v1.ChmodRequest
+	(*ComposeRequest)(nil),            // 71: cay.node.v1.ComposeRequest
+	(*ReadArchiveRequest)(nil),        // 72: cay.node.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),       // 73: cay.node.v1.ReadArchiveResponse
+	(*WriteArchiveRequest)(nil),       // 74: cay.node.v1.WriteArchiveRequest
+	(*WriteArchiveHeader)(nil),        // 75: cay.node.v1.WriteArchiveHeader
+	(*WriteArchiveResponse)(nil),      // 76: cay.node.v1.WriteArchiveResponse
+	(*WatchFilesRequest)(nil),         // 77: cay.node.v1.WatchFilesRequest
+	(*WatchEvent)(nil),                // 78: cay.node.v1.WatchEvent
+	nil,                               // 79: cay.node.v1.Spec.EnvEntry
+	(*AdoptRequest_Known)(nil),        // 80: cay.node.v1.AdoptRequest.Known
+	nil,                               // 81: cay.node.v1.ProcessSpec.EnvEntry
+	(*CodeReport_FileChange)(nil),     // 82: cay.node.v1.CodeReport.FileChange
+	(*CodeReport_Data)(nil),           // 83: cay.node.v1.CodeReport.Data
+	(*CodeReport_Result)(nil),         // 84: cay.node.v1.CodeReport.Result
+	(*CodeReport_Error)(nil),          // 85: cay.node.v1.CodeReport.Error
+	(*ReadOutputResponse_Run)(nil),    // 86: cay.node.v1.ReadOutputResponse.Run
+	nil,                               // 87: cay.node.v1.OpenContextRequest.EnvEntry
+	(*SearchFilesResponse_Line)(nil),  // 88: cay.node.v1.SearchFilesResponse.Line
+	(*SearchFilesResponse_Match)(nil), // 89: cay.node.v1.SearchFilesResponse.Match
 }
 var file_nodev1_node_proto_depIdxs = []int32{
 	2,  // 0: cay.node.v1.Info.runtimes:type_name -> cay.node.v1.Runtime
-	53, // 1: cay.node.v1.Spec.env:type_name -> cay.node.v1.Spec.EnvEntry
+	79, // 1: cay.node.v1.Spec.env:type_name -> cay.node.v1.Spec.EnvEntry
 	3,  // 2: cay.node.v1.CreateRequest.spec:type_name -> cay.node.v1.Spec
 	23, // 3: cay.node.v1.DestroyResponse.usage:type_name -> cay.node.v1.Usage
 	13, // 4: cay.node.v1.ListResponse.sandboxes:type_name -> cay.node.v1.SandboxState
-	54, // 5: cay.node.v1.AdoptRequest.sandboxes:type_name -> cay.node.v1.AdoptRequest.Known
+	80, // 5: cay.node.v1.AdoptRequest.sandboxes:type_name -> cay.node.v1.AdoptRequest.Known
 	20, // 6: cay.node.v1.Event.ended:type_name -> cay.node.v1.Ended
 	21, // 7: cay.node.v1.Event.oom:type_name -> cay.node.v1.Oom
 	22, // 8: cay.node.v1.Event.activity:type_name -> cay.node.v1.Activity
 	19, // 9: cay.node.v1.Event.hello:type_name -> cay.node.v1.Hello
 	23, // 10: cay.node.v1.Ended.usage:type_name -> cay.node.v1.Usage
 	23, // 11: cay.node.v1.Activity.usage:type_name -> cay.node.v1.Usage
-	55, // 12: cay.node.v1.ProcessSpec.env:type_name -> cay.node.v1.ProcessSpec.EnvEntry
-	26, // 13: cay.node.v1.ProcessInput.start:type_name -> cay.node.v1.StartProcess
-	27, // 14: cay.node.v1.ProcessInput.attach:type_name -> cay.node.v1.AttachProcess
-	28, // 15: cay.node.v1.ProcessInput.resize:type_name -> cay.node.v1.Resize
-	29, // 16: cay.node.v1.ProcessInput.signal:type_name -> cay.node.v1.SignalProcess
-	24, // 17: cay.node.v1.StartProcess.spec:type_name -> cay.node.v1.ProcessSpec
-	31, // 18: cay.node.v1.ProcessOutput.started:type_name -> cay.node.v1.Started
-	32, // 19: cay.node.v1.ProcessOutput.data:type_name -> cay.node.v1.Data
-	33, // 20: cay.node.v1.ProcessOutput.gap:type_name -> cay.node.v1.OutputGap
-	34, // 21: cay.node.v1.ProcessOutput.exit:type_name -> cay.node.v1.Exit
-	35, // 22: cay.node.v1.ProcessOutput.error:type_name -> cay.node.v1.StreamError
-	34, // 23: cay.node.v1.ProcessInfo.exit:type_name -> cay.node.v1.Exit
-	36, // 24: cay.node.v1.ListProcessesResponse.processes:type_name -> cay.node.v1.ProcessInfo
-	41, // 25: cay.node.v1.ListFilesResponse.items:type_name -> cay.node.v1.FileInfo
-	41, // 26: cay.node.v1.ReadFileResponse.info:type_name -> cay.node.v1.FileInfo
-	52, // 27: cay.node.v1.WriteFileRequest.header:type_name -> cay.node.v1.WriteFileHeader
-	0,  // 28: cay.node.v1.NodeService.GetInfo:input_type -> cay.node.v1.GetInfoRequest
-	4,  // 29: cay.node.v1.NodeService.Create:input_type -> cay.node.v1.CreateRequest
-	6,  // 30: cay.node.v1.NodeService.Destroy:input_type -> cay.node.v1.DestroyRequest
-	8,  // 31: cay.node.v1.NodeService.Freeze:input_type -> cay.node.v1.FreezeRequest
-	10, // 32: cay.node.v1.NodeService.Thaw:input_type -> cay.node.v1.ThawRequest
-	12, // 33: cay.node.v1.NodeService.List:input_type -> cay.node.v1.ListRequest
-	15, // 34: cay.node.v1.NodeService.Adopt:input_type -> cay.node.v1.AdoptRequest
-	17, // 35: cay.node.v1.NodeService.Watch:input_type -> cay.node.v1.WatchRequest
-	25, // 36: cay.node.v1.NodeService.Process:input_type -> cay.node.v1.ProcessInput
-	37, // 37: cay.node.v1.NodeService.ListProcesses:input_type -> cay.node.v1.ListProcessesRequest
-	39, // 38: cay.node.v1.NodeService.Signal:input_type -> cay.node.v1.SignalRequest
-	42, // 39: cay.node.v1.NodeService.Stat:input_type -> cay.node.v1.StatRequest
-	43, // 40: cay.node.v1.NodeService.ListFiles:input_type -> cay.node.v1.ListFilesRequest
-	45, // 41: cay.node.v1.NodeService.Mkdir:input_type -> cay.node.v1.MkdirRequest
-	46, // 42: cay.node.v1.NodeService.Move:input_type -> cay.node.v1.MoveRequest
-	47, // 43: cay.node.v1.NodeService.Remove:input_type -> cay.node.v1.RemoveRequest
-	49, // 44: cay.node.v1.NodeService.ReadFile:input_type -> cay.node.v1.ReadFileRequest
-	51, // 45: cay.node.v1.NodeService.WriteFile:input_type -> cay.node.v1.WriteFileRequest
-	1,  // 46: cay.node.v1.NodeService.GetInfo:output_type -> cay.node.v1.Info
-	5,  // 47: cay.node.v1.NodeService.Create:output_type -> cay.node.v1.CreateResponse
-	7,  // 48: cay.node.v1.NodeService.Destroy:output_type -> cay.node.v1.DestroyResponse
-	9,  // 49: cay.node.v1.NodeService.Freeze:output_type -> cay.node.v1.FreezeResponse
-	11, // 50: cay.node.v1.NodeService.Thaw:output_type -> cay.node.v1.ThawResponse
-	14, // 51: cay.node.v1.NodeService.List:output_type -> cay.node.v1.ListResponse
-	16, // 52: cay.node.v1.NodeService.Adopt:output_type -> cay.node.v1.AdoptResponse
-	18, // 53: cay.node.v1.NodeService.Watch:output_type -> cay.node.v1.Event
-	30, // 54: cay.node.v1.NodeService.Process:output_type -> cay.node.v1.ProcessOutput
-	38, // 55: cay.node.v1.NodeService.ListProcesses:output_type -> cay.node.v1.ListProcessesResponse
-	40, // 56: cay.node.v1.NodeService.Signal:output_type -> cay.node.v1.SignalResponse
-	41, // 57: cay.node.v1.NodeService.Stat:output_type -> cay.node.v1.FileInfo
-	44, // 58: cay.node.v1.NodeService.ListFiles:output_type -> cay.node.v1.ListFilesResponse
-	41, // 59: cay.node.v1.NodeService.Mkdir:output_type -> cay.node.v1.FileInfo
-	41, // 60: cay.node.v1.NodeService.Move:output_type -> cay.node.v1.FileInfo
-	48, // 61: cay.node.v1.NodeService.Remove:output_type -> cay.node.v1.RemoveResponse
-	50, // 62: cay.node.v1.NodeService.ReadFile:output_type -> cay.node.v1.ReadFileResponse
-	41, // 63: cay.node.v1.NodeService.WriteFile:output_type -> cay.node.v1.FileInfo
-	46, // [46:64] is the sub-list for method output_type
-	28, // [28:46] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	81, // 12: cay.node.v1.ProcessSpec.env:type_name -> cay.node.v1.ProcessSpec.EnvEntry
+	25, // 13: cay.node.v1.ProcessSpec.code:type_name -> cay.node.v1.CodeSpec
+	27, // 14: cay.node.v1.ProcessInput.start:type_name -> cay.node.v1.StartProcess
+	28, // 15: cay.node.v1.ProcessInput.attach:type_name -> cay.node.v1.AttachProcess
+	29, // 16: cay.node.v1.ProcessInput.resize:type_name -> cay.node.v1.Resize
+	30, // 17: cay.node.v1.ProcessInput.signal:type_name -> cay.node.v1.SignalProcess
+	24, // 18: cay.node.v1.StartProcess.spec:type_name -> cay.node.v1.ProcessSpec
+	33, // 19: cay.node.v1.ProcessOutput.started:type_name -> cay.node.v1.Started
+	34, // 20: cay.node.v1.ProcessOutput.data:type_name -> cay.node.v1.Data
+	35, // 21: cay.node.v1.ProcessOutput.gap:type_name -> cay.node.v1.OutputGap
+	36, // 22: cay.node.v1.ProcessOutput.exit:type_name -> cay.node.v1.Exit
+	37, // 23: cay.node.v1.ProcessOutput.error:type_name -> cay.node.v1.StreamError
+	32, // 24: cay.node.v1.ProcessOutput.report:type_name -> cay.node.v1.CodeReport
+	82, // 25: cay.node.v1.CodeReport.files_changed:type_name -> cay.node.v1.CodeReport.FileChange
+	84, // 26: cay.node.v1.CodeReport.results:type_name -> cay.node.v1.CodeReport.Result
+	85, // 27: cay.node.v1.CodeReport.error:type_name -> cay.node.v1.CodeReport.Error
+	36, // 28: cay.node.v1.ProcessInfo.exit:type_name -> cay.node.v1.Exit
+	38, // 29: cay.node.v1.ListProcessesResponse.processes:type_name -> cay.node.v1.ProcessInfo
+	43, // 30: cay.node.v1.ListFilesResponse.items:type_name -> cay.node.v1.FileInfo
+	43, // 31: cay.node.v1.ReadFileResponse.info:type_name -> cay.node.v1.FileInfo
+	54, // 32: cay.node.v1.WriteFileRequest.header:type_name -> cay.node.v1.WriteFileHeader
+	86, // 33: cay.node.v1.ReadOutputResponse.runs:type_name -> cay.node.v1.ReadOutputResponse.Run
+	38, // 34: cay.node.v1.ReadOutputResponse.process:type_name -> cay.node.v1.ProcessInfo
+	87, // 35: cay.node.v1.OpenContextRequest.env:type_name -> cay.node.v1.OpenContextRequest.EnvEntry
+	62, // 36: cay.node.v1.ListContextsResponse.items:type_name -> cay.node.v1.Context
+	65, // 37: cay.node.v1.GetMetricsResponse.samples:type_name -> cay.node.v1.Sample
+	89, // 38: cay.node.v1.SearchFilesResponse.items:type_name -> cay.node.v1.SearchFilesResponse.Match
+	75, // 39: cay.node.v1.WriteArchiveRequest.header:type_name -> cay.node.v1.WriteArchiveHeader
+	83, // 40: cay.node.v1.CodeReport.Result.data:type_name -> cay.node.v1.CodeReport.Data
+	43, // 41: cay.node.v1.SearchFilesResponse.Match.file:type_name -> cay.node.v1.FileInfo
+	88, // 42: cay.node.v1.SearchFilesResponse.Match.lines:type_name -> cay.node.v1.SearchFilesResponse.Line
+	0,  // 43: cay.node.v1.NodeService.GetInfo:input_type -> cay.node.v1.GetInfoRequest
+	4,  // 44: cay.node.v1.NodeService.Create:input_type -> cay.node.v1.CreateRequest
+	6,  // 45: cay.node.v1.NodeService.Destroy:input_type -> cay.node.v1.DestroyRequest
+	8,  // 46: cay.node.v1.NodeService.Freeze:input_type -> cay.node.v1.FreezeRequest
+	10, // 47: cay.node.v1.NodeService.Thaw:input_type -> cay.node.v1.ThawRequest
+	12, // 48: cay.node.v1.NodeService.List:input_type -> cay.node.v1.ListRequest
+	15, // 49: cay.node.v1.NodeService.Adopt:input_type -> cay.node.v1.AdoptRequest
+	17, // 50: cay.node.v1.NodeService.Watch:input_type -> cay.node.v1.WatchRequest
+	26, // 51: cay.node.v1.NodeService.Process:input_type -> cay.node.v1.ProcessInput
+	39, // 52: cay.node.v1.NodeService.ListProcesses:input_type -> cay.node.v1.ListProcessesRequest
+	41, // 53: cay.node.v1.NodeService.Signal:input_type -> cay.node.v1.SignalRequest
+	55, // 54: cay.node.v1.NodeService.ReadOutput:input_type -> cay.node.v1.ReadOutputRequest
+	57, // 55: cay.node.v1.NodeService.OpenContext:input_type -> cay.node.v1.OpenContextRequest
+	58, // 56: cay.node.v1.NodeService.ListContexts:input_type -> cay.node.v1.ListContextsRequest
+	60, // 57: cay.node.v1.NodeService.CloseContext:input_type -> cay.node.v1.ContextRequest
+	60, // 58: cay.node.v1.NodeService.InterruptContext:input_type -> cay.node.v1.ContextRequest
+	60, // 59: cay.node.v1.NodeService.RestartContext:input_type -> cay.node.v1.ContextRequest
+	63, // 60: cay.node.v1.NodeService.GetMetrics:input_type -> cay.node.v1.GetMetricsRequest
+	66, // 61: cay.node.v1.NodeService.ReadLogs:input_type -> cay.node.v1.ReadLogsRequest
+	44, // 62: cay.node.v1.NodeService.Stat:input_type -> cay.node.v1.StatRequest
+	45, // 63: cay.node.v1.NodeService.ListFiles:input_type -> cay.node.v1.ListFilesRequest
+	47, // 64: cay.node.v1.NodeService.Mkdir:input_type -> cay.node.v1.MkdirRequest
+	48, // 65: cay.node.v1.NodeService.Move:input_type -> cay.node.v1.MoveRequest
+	49, // 66: cay.node.v1.NodeService.Remove:input_type -> cay.node.v1.RemoveRequest
+	51, // 67: cay.node.v1.NodeService.ReadFile:input_type -> cay.node.v1.ReadFileRequest
+	53, // 68: cay.node.v1.NodeService.WriteFile:input_type -> cay.node.v1.WriteFileRequest
+	68, // 69: cay.node.v1.NodeService.SearchFiles:input_type -> cay.node.v1.SearchFilesRequest
+	70, // 70: cay.node.v1.NodeService.Chmod:input_type -> cay.node.v1.ChmodRequest
+	71, // 71: cay.node.v1.NodeService.Compose:input_type -> cay.node.v1.ComposeRequest
+	72, // 72: cay.node.v1.NodeService.ReadArchive:input_type -> cay.node.v1.ReadArchiveRequest
+	74, // 73: cay.node.v1.NodeService.WriteArchive:input_type -> cay.node.v1.WriteArchiveRequest
+	77, // 74: cay.node.v1.NodeService.WatchFiles:input_type -> cay.node.v1.WatchFilesRequest
+	1,  // 75: cay.node.v1.NodeService.GetInfo:output_type -> cay.node.v1.Info
+	5,  // 76: cay.node.v1.NodeService.Create:output_type -> cay.node.v1.CreateResponse
+	7,  // 77: cay.node.v1.NodeService.Destroy:output_type -> cay.node.v1.DestroyResponse
+	9,  // 78: cay.node.v1.NodeService.Freeze:output_type -> cay.node.v1.FreezeResponse
+	11, // 79: cay.node.v1.NodeService.Thaw:output_type -> cay.node.v1.ThawResponse
+	14, // 80: cay.node.v1.NodeService.List:output_type -> cay.node.v1.ListResponse
+	16, // 81: cay.node.v1.NodeService.Adopt:output_type -> cay.node.v1.AdoptResponse
+	18, // 82: cay.node.v1.NodeService.Watch:output_type -> cay.node.v1.Event
+	31, // 83: cay.node.v1.NodeService.Process:output_type -> cay.node.v1.ProcessOutput
+	40, // 84: cay.node.v1.NodeService.ListProcesses:output_type -> cay.node.v1.ListProcessesResponse
+	42, // 85: cay.node.v1.NodeService.Signal:output_type -> cay.node.v1.SignalResponse
+	56, // 86: cay.node.v1.NodeService.ReadOutput:output_type -> cay.node.v1.ReadOutputResponse
+	62, // 87: cay.node.v1.NodeService.OpenContext:output_type -> cay.node.v1.Context
+	59, // 88: cay.node.v1.NodeService.ListContexts:output_type -> cay.node.v1.ListContextsResponse
+	61, // 89: cay.node.v1.NodeService.CloseContext:output_type -> cay.node.v1.ContextResponse
+	62, // 90: cay.node.v1.NodeService.InterruptContext:output_type -> cay.node.v1.Context
+	62, // 91: cay.node.v1.NodeService.RestartContext:output_type -> cay.node.v1.Context
+	64, // 92: cay.node.v1.NodeService.GetMetrics:output_type -> cay.node.v1.GetMetricsResponse
+	67, // 93: cay.node.v1.NodeService.ReadLogs:output_type -> cay.node.v1.LogEntry
+	43, // 94: cay.node.v1.NodeService.Stat:output_type -> cay.node.v1.FileInfo
+	46, // 95: cay.node.v1.NodeService.ListFiles:output_type -> cay.node.v1.ListFilesResponse
+	43, // 96: cay.node.v1.NodeService.Mkdir:output_type -> cay.node.v1.FileInfo
+	43, // 97: cay.node.v1.NodeService.Move:output_type -> cay.node.v1.FileInfo
+	50, // 98: cay.node.v1.NodeService.Remove:output_type -> cay.node.v1.RemoveResponse
+	52, // 99: cay.node.v1.NodeService.ReadFile:output_type -> cay.node.v1.ReadFileResponse
+	43, // 100: cay.node.v1.NodeService.WriteFile:output_type -> cay.node.v1.FileInfo
+	69, // 101: cay.node.v1.NodeService.SearchFiles:output_type -> cay.node.v1.SearchFilesResponse
+	43, // 102: cay.node.v1.NodeService.Chmod:output_type -> cay.node.v1.FileInfo
+	43, // 103: cay.node.v1.NodeService.Compose:output_type -> cay.node.v1.FileInfo
+	73, // 104: cay.node.v1.NodeService.ReadArchive:output_type -> cay.node.v1.ReadArchiveResponse
+	76, // 105: cay.node.v1.NodeService.WriteArchive:output_type -> cay.node.v1.WriteArchiveResponse
+	78, // 106: cay.node.v1.NodeService.WatchFiles:output_type -> cay.node.v1.WatchEvent
+	75, // [75:107] is the sub-list for method output_type
+	43, // [43:75] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_nodev1_node_proto_init() }
@@ -4392,7 +6929,7 @@ func file_nodev1_node_proto_init() {
 		(*Event_Activity)(nil),
 		(*Event_Hello)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[25].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[26].OneofWrappers = []any{
 		(*ProcessInput_Start)(nil),
 		(*ProcessInput_Attach)(nil),
 		(*ProcessInput_Stdin)(nil),
@@ -4401,21 +6938,27 @@ func file_nodev1_node_proto_init() {
 		(*ProcessInput_Signal)(nil),
 		(*ProcessInput_Detach)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[30].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[31].OneofWrappers = []any{
 		(*ProcessOutput_Started)(nil),
 		(*ProcessOutput_Data)(nil),
 		(*ProcessOutput_Gap)(nil),
 		(*ProcessOutput_Exit)(nil),
 		(*ProcessOutput_Error)(nil),
+		(*ProcessOutput_Report)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[50].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[52].OneofWrappers = []any{
 		(*ReadFileResponse_Info)(nil),
 		(*ReadFileResponse_Data)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[51].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[53].OneofWrappers = []any{
 		(*WriteFileRequest_Header)(nil),
 		(*WriteFileRequest_Data)(nil),
 		(*WriteFileRequest_Commit)(nil),
+	}
+	file_nodev1_node_proto_msgTypes[74].OneofWrappers = []any{
+		(*WriteArchiveRequest_Header)(nil),
+		(*WriteArchiveRequest_Data)(nil),
+		(*WriteArchiveRequest_Commit)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4423,7 +6966,7 @@ func file_nodev1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nodev1_node_proto_rawDesc), len(file_nodev1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   56,
+			NumMessages:   90,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

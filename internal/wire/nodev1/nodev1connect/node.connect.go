@@ -59,6 +59,26 @@ const (
 	NodeServiceListProcessesProcedure = "/cay.node.v1.NodeService/ListProcesses"
 	// NodeServiceSignalProcedure is the fully-qualified name of the NodeService's Signal RPC.
 	NodeServiceSignalProcedure = "/cay.node.v1.NodeService/Signal"
+	// NodeServiceReadOutputProcedure is the fully-qualified name of the NodeService's ReadOutput RPC.
+	NodeServiceReadOutputProcedure = "/cay.node.v1.NodeService/ReadOutput"
+	// NodeServiceOpenContextProcedure is the fully-qualified name of the NodeService's OpenContext RPC.
+	NodeServiceOpenContextProcedure = "/cay.node.v1.NodeService/OpenContext"
+	// NodeServiceListContextsProcedure is the fully-qualified name of the NodeService's ListContexts
+	// RPC.
+	NodeServiceListContextsProcedure = "/cay.node.v1.NodeService/ListContexts"
+	// NodeServiceCloseContextProcedure is the fully-qualified name of the NodeService's CloseContext
+	// RPC.
+	NodeServiceCloseContextProcedure = "/cay.node.v1.NodeService/CloseContext"
+	// NodeServiceInterruptContextProcedure is the fully-qualified name of the NodeService's
+	// InterruptContext RPC.
+	NodeServiceInterruptContextProcedure = "/cay.node.v1.NodeService/InterruptContext"
+	// NodeServiceRestartContextProcedure is the fully-qualified name of the NodeService's
+	// RestartContext RPC.
+	NodeServiceRestartContextProcedure = "/cay.node.v1.NodeService/RestartContext"
+	// NodeServiceGetMetricsProcedure is the fully-qualified name of the NodeService's GetMetrics RPC.
+	NodeServiceGetMetricsProcedure = "/cay.node.v1.NodeService/GetMetrics"
+	// NodeServiceReadLogsProcedure is the fully-qualified name of the NodeService's ReadLogs RPC.
+	NodeServiceReadLogsProcedure = "/cay.node.v1.NodeService/ReadLogs"
 	// NodeServiceStatProcedure is the fully-qualified name of the NodeService's Stat RPC.
 	NodeServiceStatProcedure = "/cay.node.v1.NodeService/Stat"
 	// NodeServiceListFilesProcedure is the fully-qualified name of the NodeService's ListFiles RPC.
@@ -73,6 +93,19 @@ const (
 	NodeServiceReadFileProcedure = "/cay.node.v1.NodeService/ReadFile"
 	// NodeServiceWriteFileProcedure is the fully-qualified name of the NodeService's WriteFile RPC.
 	NodeServiceWriteFileProcedure = "/cay.node.v1.NodeService/WriteFile"
+	// NodeServiceSearchFilesProcedure is the fully-qualified name of the NodeService's SearchFiles RPC.
+	NodeServiceSearchFilesProcedure = "/cay.node.v1.NodeService/SearchFiles"
+	// NodeServiceChmodProcedure is the fully-qualified name of the NodeService's Chmod RPC.
+	NodeServiceChmodProcedure = "/cay.node.v1.NodeService/Chmod"
+	// NodeServiceComposeProcedure is the fully-qualified name of the NodeService's Compose RPC.
+	NodeServiceComposeProcedure = "/cay.node.v1.NodeService/Compose"
+	// NodeServiceReadArchiveProcedure is the fully-qualified name of the NodeService's ReadArchive RPC.
+	NodeServiceReadArchiveProcedure = "/cay.node.v1.NodeService/ReadArchive"
+	// NodeServiceWriteArchiveProcedure is the fully-qualified name of the NodeService's WriteArchive
+	// RPC.
+	NodeServiceWriteArchiveProcedure = "/cay.node.v1.NodeService/WriteArchive"
+	// NodeServiceWatchFilesProcedure is the fully-qualified name of the NodeService's WatchFiles RPC.
+	NodeServiceWatchFilesProcedure = "/cay.node.v1.NodeService/WatchFiles"
 )
 
 // NodeServiceClient is a client for the cay.node.v1.NodeService service.
@@ -95,6 +128,17 @@ type NodeServiceClient interface {
 	Process(context.Context) *connect.BidiStreamForClient[nodev1.ProcessInput, nodev1.ProcessOutput]
 	ListProcesses(context.Context, *connect.Request[nodev1.ListProcessesRequest]) (*connect.Response[nodev1.ListProcessesResponse], error)
 	Signal(context.Context, *connect.Request[nodev1.SignalRequest]) (*connect.Response[nodev1.SignalResponse], error)
+	// ReadOutput reads what is kept of a process's output from an offset on, and does not wait.
+	ReadOutput(context.Context, *connect.Request[nodev1.ReadOutputRequest]) (*connect.Response[nodev1.ReadOutputResponse], error)
+	OpenContext(context.Context, *connect.Request[nodev1.OpenContextRequest]) (*connect.Response[nodev1.Context], error)
+	ListContexts(context.Context, *connect.Request[nodev1.ListContextsRequest]) (*connect.Response[nodev1.ListContextsResponse], error)
+	CloseContext(context.Context, *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.ContextResponse], error)
+	InterruptContext(context.Context, *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.Context], error)
+	RestartContext(context.Context, *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.Context], error)
+	// GetMetrics answers the samples of a sandbox within a span of time, oldest first.
+	GetMetrics(context.Context, *connect.Request[nodev1.GetMetricsRequest]) (*connect.Response[nodev1.GetMetricsResponse], error)
+	// ReadLogs sends what boot and agent said, oldest first; with follow it goes on until the sandbox or the caller ends.
+	ReadLogs(context.Context, *connect.Request[nodev1.ReadLogsRequest]) (*connect.ServerStreamForClient[nodev1.LogEntry], error)
 	Stat(context.Context, *connect.Request[nodev1.StatRequest]) (*connect.Response[nodev1.FileInfo], error)
 	ListFiles(context.Context, *connect.Request[nodev1.ListFilesRequest]) (*connect.Response[nodev1.ListFilesResponse], error)
 	Mkdir(context.Context, *connect.Request[nodev1.MkdirRequest]) (*connect.Response[nodev1.FileInfo], error)
@@ -104,6 +148,14 @@ type NodeServiceClient interface {
 	ReadFile(context.Context, *connect.Request[nodev1.ReadFileRequest]) (*connect.ServerStreamForClient[nodev1.ReadFileResponse], error)
 	// WriteFile takes the header first, then data, then a message with commit set; a stream that ends without it writes nothing.
 	WriteFile(context.Context) *connect.ClientStreamForClient[nodev1.WriteFileRequest, nodev1.FileInfo]
+	SearchFiles(context.Context, *connect.Request[nodev1.SearchFilesRequest]) (*connect.Response[nodev1.SearchFilesResponse], error)
+	Chmod(context.Context, *connect.Request[nodev1.ChmodRequest]) (*connect.Response[nodev1.FileInfo], error)
+	Compose(context.Context, *connect.Request[nodev1.ComposeRequest]) (*connect.Response[nodev1.FileInfo], error)
+	// ReadArchive's first message is empty and says that it has begun. A stream that ends without an error is whole.
+	ReadArchive(context.Context, *connect.Request[nodev1.ReadArchiveRequest]) (*connect.ServerStreamForClient[nodev1.ReadArchiveResponse], error)
+	WriteArchive(context.Context) *connect.ClientStreamForClient[nodev1.WriteArchiveRequest, nodev1.WriteArchiveResponse]
+	// WatchFiles' first message has type ready.
+	WatchFiles(context.Context, *connect.Request[nodev1.WatchFilesRequest]) (*connect.ServerStreamForClient[nodev1.WatchEvent], error)
 }
 
 // NewNodeServiceClient constructs a client for the cay.node.v1.NodeService service. By default, it
@@ -183,6 +235,54 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("Signal")),
 			connect.WithClientOptions(opts...),
 		),
+		readOutput: connect.NewClient[nodev1.ReadOutputRequest, nodev1.ReadOutputResponse](
+			httpClient,
+			baseURL+NodeServiceReadOutputProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ReadOutput")),
+			connect.WithClientOptions(opts...),
+		),
+		openContext: connect.NewClient[nodev1.OpenContextRequest, nodev1.Context](
+			httpClient,
+			baseURL+NodeServiceOpenContextProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("OpenContext")),
+			connect.WithClientOptions(opts...),
+		),
+		listContexts: connect.NewClient[nodev1.ListContextsRequest, nodev1.ListContextsResponse](
+			httpClient,
+			baseURL+NodeServiceListContextsProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ListContexts")),
+			connect.WithClientOptions(opts...),
+		),
+		closeContext: connect.NewClient[nodev1.ContextRequest, nodev1.ContextResponse](
+			httpClient,
+			baseURL+NodeServiceCloseContextProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("CloseContext")),
+			connect.WithClientOptions(opts...),
+		),
+		interruptContext: connect.NewClient[nodev1.ContextRequest, nodev1.Context](
+			httpClient,
+			baseURL+NodeServiceInterruptContextProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("InterruptContext")),
+			connect.WithClientOptions(opts...),
+		),
+		restartContext: connect.NewClient[nodev1.ContextRequest, nodev1.Context](
+			httpClient,
+			baseURL+NodeServiceRestartContextProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("RestartContext")),
+			connect.WithClientOptions(opts...),
+		),
+		getMetrics: connect.NewClient[nodev1.GetMetricsRequest, nodev1.GetMetricsResponse](
+			httpClient,
+			baseURL+NodeServiceGetMetricsProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("GetMetrics")),
+			connect.WithClientOptions(opts...),
+		),
+		readLogs: connect.NewClient[nodev1.ReadLogsRequest, nodev1.LogEntry](
+			httpClient,
+			baseURL+NodeServiceReadLogsProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ReadLogs")),
+			connect.WithClientOptions(opts...),
+		),
 		stat: connect.NewClient[nodev1.StatRequest, nodev1.FileInfo](
 			httpClient,
 			baseURL+NodeServiceStatProcedure,
@@ -225,29 +325,79 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("WriteFile")),
 			connect.WithClientOptions(opts...),
 		),
+		searchFiles: connect.NewClient[nodev1.SearchFilesRequest, nodev1.SearchFilesResponse](
+			httpClient,
+			baseURL+NodeServiceSearchFilesProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("SearchFiles")),
+			connect.WithClientOptions(opts...),
+		),
+		chmod: connect.NewClient[nodev1.ChmodRequest, nodev1.FileInfo](
+			httpClient,
+			baseURL+NodeServiceChmodProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Chmod")),
+			connect.WithClientOptions(opts...),
+		),
+		compose: connect.NewClient[nodev1.ComposeRequest, nodev1.FileInfo](
+			httpClient,
+			baseURL+NodeServiceComposeProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Compose")),
+			connect.WithClientOptions(opts...),
+		),
+		readArchive: connect.NewClient[nodev1.ReadArchiveRequest, nodev1.ReadArchiveResponse](
+			httpClient,
+			baseURL+NodeServiceReadArchiveProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ReadArchive")),
+			connect.WithClientOptions(opts...),
+		),
+		writeArchive: connect.NewClient[nodev1.WriteArchiveRequest, nodev1.WriteArchiveResponse](
+			httpClient,
+			baseURL+NodeServiceWriteArchiveProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("WriteArchive")),
+			connect.WithClientOptions(opts...),
+		),
+		watchFiles: connect.NewClient[nodev1.WatchFilesRequest, nodev1.WatchEvent](
+			httpClient,
+			baseURL+NodeServiceWatchFilesProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("WatchFiles")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
 // nodeServiceClient implements NodeServiceClient.
 type nodeServiceClient struct {
-	getInfo       *connect.Client[nodev1.GetInfoRequest, nodev1.Info]
-	create        *connect.Client[nodev1.CreateRequest, nodev1.CreateResponse]
-	destroy       *connect.Client[nodev1.DestroyRequest, nodev1.DestroyResponse]
-	freeze        *connect.Client[nodev1.FreezeRequest, nodev1.FreezeResponse]
-	thaw          *connect.Client[nodev1.ThawRequest, nodev1.ThawResponse]
-	list          *connect.Client[nodev1.ListRequest, nodev1.ListResponse]
-	adopt         *connect.Client[nodev1.AdoptRequest, nodev1.AdoptResponse]
-	watch         *connect.Client[nodev1.WatchRequest, nodev1.Event]
-	process       *connect.Client[nodev1.ProcessInput, nodev1.ProcessOutput]
-	listProcesses *connect.Client[nodev1.ListProcessesRequest, nodev1.ListProcessesResponse]
-	signal        *connect.Client[nodev1.SignalRequest, nodev1.SignalResponse]
-	stat          *connect.Client[nodev1.StatRequest, nodev1.FileInfo]
-	listFiles     *connect.Client[nodev1.ListFilesRequest, nodev1.ListFilesResponse]
-	mkdir         *connect.Client[nodev1.MkdirRequest, nodev1.FileInfo]
-	move          *connect.Client[nodev1.MoveRequest, nodev1.FileInfo]
-	remove        *connect.Client[nodev1.RemoveRequest, nodev1.RemoveResponse]
-	readFile      *connect.Client[nodev1.ReadFileRequest, nodev1.ReadFileResponse]
-	writeFile     *connect.Client[nodev1.WriteFileRequest, nodev1.FileInfo]
+	getInfo          *connect.Client[nodev1.GetInfoRequest, nodev1.Info]
+	create           *connect.Client[nodev1.CreateRequest, nodev1.CreateResponse]
+	destroy          *connect.Client[nodev1.DestroyRequest, nodev1.DestroyResponse]
+	freeze           *connect.Client[nodev1.FreezeRequest, nodev1.FreezeResponse]
+	thaw             *connect.Client[nodev1.ThawRequest, nodev1.ThawResponse]
+	list             *connect.Client[nodev1.ListRequest, nodev1.ListResponse]
+	adopt            *connect.Client[nodev1.AdoptRequest, nodev1.AdoptResponse]
+	watch            *connect.Client[nodev1.WatchRequest, nodev1.Event]
+	process          *connect.Client[nodev1.ProcessInput, nodev1.ProcessOutput]
+	listProcesses    *connect.Client[nodev1.ListProcessesRequest, nodev1.ListProcessesResponse]
+	signal           *connect.Client[nodev1.SignalRequest, nodev1.SignalResponse]
+	readOutput       *connect.Client[nodev1.ReadOutputRequest, nodev1.ReadOutputResponse]
+	openContext      *connect.Client[nodev1.OpenContextRequest, nodev1.Context]
+	listContexts     *connect.Client[nodev1.ListContextsRequest, nodev1.ListContextsResponse]
+	closeContext     *connect.Client[nodev1.ContextRequest, nodev1.ContextResponse]
+	interruptContext *connect.Client[nodev1.ContextRequest, nodev1.Context]
+	restartContext   *connect.Client[nodev1.ContextRequest, nodev1.Context]
+	getMetrics       *connect.Client[nodev1.GetMetricsRequest, nodev1.GetMetricsResponse]
+	readLogs         *connect.Client[nodev1.ReadLogsRequest, nodev1.LogEntry]
+	stat             *connect.Client[nodev1.StatRequest, nodev1.FileInfo]
+	listFiles        *connect.Client[nodev1.ListFilesRequest, nodev1.ListFilesResponse]
+	mkdir            *connect.Client[nodev1.MkdirRequest, nodev1.FileInfo]
+	move             *connect.Client[nodev1.MoveRequest, nodev1.FileInfo]
+	remove           *connect.Client[nodev1.RemoveRequest, nodev1.RemoveResponse]
+	readFile         *connect.Client[nodev1.ReadFileRequest, nodev1.ReadFileResponse]
+	writeFile        *connect.Client[nodev1.WriteFileRequest, nodev1.FileInfo]
+	searchFiles      *connect.Client[nodev1.SearchFilesRequest, nodev1.SearchFilesResponse]
+	chmod            *connect.Client[nodev1.ChmodRequest, nodev1.FileInfo]
+	compose          *connect.Client[nodev1.ComposeRequest, nodev1.FileInfo]
+	readArchive      *connect.Client[nodev1.ReadArchiveRequest, nodev1.ReadArchiveResponse]
+	writeArchive     *connect.Client[nodev1.WriteArchiveRequest, nodev1.WriteArchiveResponse]
+	watchFiles       *connect.Client[nodev1.WatchFilesRequest, nodev1.WatchEvent]
 }
 
 // GetInfo calls cay.node.v1.NodeService.GetInfo.
@@ -305,6 +455,46 @@ func (c *nodeServiceClient) Signal(ctx context.Context, req *connect.Request[nod
 	return c.signal.CallUnary(ctx, req)
 }
 
+// ReadOutput calls cay.node.v1.NodeService.ReadOutput.
+func (c *nodeServiceClient) ReadOutput(ctx context.Context, req *connect.Request[nodev1.ReadOutputRequest]) (*connect.Response[nodev1.ReadOutputResponse], error) {
+	return c.readOutput.CallUnary(ctx, req)
+}
+
+// OpenContext calls cay.node.v1.NodeService.OpenContext.
+func (c *nodeServiceClient) OpenContext(ctx context.Context, req *connect.Request[nodev1.OpenContextRequest]) (*connect.Response[nodev1.Context], error) {
+	return c.openContext.CallUnary(ctx, req)
+}
+
+// ListContexts calls cay.node.v1.NodeService.ListContexts.
+func (c *nodeServiceClient) ListContexts(ctx context.Context, req *connect.Request[nodev1.ListContextsRequest]) (*connect.Response[nodev1.ListContextsResponse], error) {
+	return c.listContexts.CallUnary(ctx, req)
+}
+
+// CloseContext calls cay.node.v1.NodeService.CloseContext.
+func (c *nodeServiceClient) CloseContext(ctx context.Context, req *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.ContextResponse], error) {
+	return c.closeContext.CallUnary(ctx, req)
+}
+
+// InterruptContext calls cay.node.v1.NodeService.InterruptContext.
+func (c *nodeServiceClient) InterruptContext(ctx context.Context, req *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.Context], error) {
+	return c.interruptContext.CallUnary(ctx, req)
+}
+
+// RestartContext calls cay.node.v1.NodeService.RestartContext.
+func (c *nodeServiceClient) RestartContext(ctx context.Context, req *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.Context], error) {
+	return c.restartContext.CallUnary(ctx, req)
+}
+
+// GetMetrics calls cay.node.v1.NodeService.GetMetrics.
+func (c *nodeServiceClient) GetMetrics(ctx context.Context, req *connect.Request[nodev1.GetMetricsRequest]) (*connect.Response[nodev1.GetMetricsResponse], error) {
+	return c.getMetrics.CallUnary(ctx, req)
+}
+
+// ReadLogs calls cay.node.v1.NodeService.ReadLogs.
+func (c *nodeServiceClient) ReadLogs(ctx context.Context, req *connect.Request[nodev1.ReadLogsRequest]) (*connect.ServerStreamForClient[nodev1.LogEntry], error) {
+	return c.readLogs.CallServerStream(ctx, req)
+}
+
 // Stat calls cay.node.v1.NodeService.Stat.
 func (c *nodeServiceClient) Stat(ctx context.Context, req *connect.Request[nodev1.StatRequest]) (*connect.Response[nodev1.FileInfo], error) {
 	return c.stat.CallUnary(ctx, req)
@@ -340,6 +530,36 @@ func (c *nodeServiceClient) WriteFile(ctx context.Context) *connect.ClientStream
 	return c.writeFile.CallClientStream(ctx)
 }
 
+// SearchFiles calls cay.node.v1.NodeService.SearchFiles.
+func (c *nodeServiceClient) SearchFiles(ctx context.Context, req *connect.Request[nodev1.SearchFilesRequest]) (*connect.Response[nodev1.SearchFilesResponse], error) {
+	return c.searchFiles.CallUnary(ctx, req)
+}
+
+// Chmod calls cay.node.v1.NodeService.Chmod.
+func (c *nodeServiceClient) Chmod(ctx context.Context, req *connect.Request[nodev1.ChmodRequest]) (*connect.Response[nodev1.FileInfo], error) {
+	return c.chmod.CallUnary(ctx, req)
+}
+
+// Compose calls cay.node.v1.NodeService.Compose.
+func (c *nodeServiceClient) Compose(ctx context.Context, req *connect.Request[nodev1.ComposeRequest]) (*connect.Response[nodev1.FileInfo], error) {
+	return c.compose.CallUnary(ctx, req)
+}
+
+// ReadArchive calls cay.node.v1.NodeService.ReadArchive.
+func (c *nodeServiceClient) ReadArchive(ctx context.Context, req *connect.Request[nodev1.ReadArchiveRequest]) (*connect.ServerStreamForClient[nodev1.ReadArchiveResponse], error) {
+	return c.readArchive.CallServerStream(ctx, req)
+}
+
+// WriteArchive calls cay.node.v1.NodeService.WriteArchive.
+func (c *nodeServiceClient) WriteArchive(ctx context.Context) *connect.ClientStreamForClient[nodev1.WriteArchiveRequest, nodev1.WriteArchiveResponse] {
+	return c.writeArchive.CallClientStream(ctx)
+}
+
+// WatchFiles calls cay.node.v1.NodeService.WatchFiles.
+func (c *nodeServiceClient) WatchFiles(ctx context.Context, req *connect.Request[nodev1.WatchFilesRequest]) (*connect.ServerStreamForClient[nodev1.WatchEvent], error) {
+	return c.watchFiles.CallServerStream(ctx, req)
+}
+
 // NodeServiceHandler is an implementation of the cay.node.v1.NodeService service.
 type NodeServiceHandler interface {
 	GetInfo(context.Context, *connect.Request[nodev1.GetInfoRequest]) (*connect.Response[nodev1.Info], error)
@@ -360,6 +580,17 @@ type NodeServiceHandler interface {
 	Process(context.Context, *connect.BidiStream[nodev1.ProcessInput, nodev1.ProcessOutput]) error
 	ListProcesses(context.Context, *connect.Request[nodev1.ListProcessesRequest]) (*connect.Response[nodev1.ListProcessesResponse], error)
 	Signal(context.Context, *connect.Request[nodev1.SignalRequest]) (*connect.Response[nodev1.SignalResponse], error)
+	// ReadOutput reads what is kept of a process's output from an offset on, and does not wait.
+	ReadOutput(context.Context, *connect.Request[nodev1.ReadOutputRequest]) (*connect.Response[nodev1.ReadOutputResponse], error)
+	OpenContext(context.Context, *connect.Request[nodev1.OpenContextRequest]) (*connect.Response[nodev1.Context], error)
+	ListContexts(context.Context, *connect.Request[nodev1.ListContextsRequest]) (*connect.Response[nodev1.ListContextsResponse], error)
+	CloseContext(context.Context, *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.ContextResponse], error)
+	InterruptContext(context.Context, *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.Context], error)
+	RestartContext(context.Context, *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.Context], error)
+	// GetMetrics answers the samples of a sandbox within a span of time, oldest first.
+	GetMetrics(context.Context, *connect.Request[nodev1.GetMetricsRequest]) (*connect.Response[nodev1.GetMetricsResponse], error)
+	// ReadLogs sends what boot and agent said, oldest first; with follow it goes on until the sandbox or the caller ends.
+	ReadLogs(context.Context, *connect.Request[nodev1.ReadLogsRequest], *connect.ServerStream[nodev1.LogEntry]) error
 	Stat(context.Context, *connect.Request[nodev1.StatRequest]) (*connect.Response[nodev1.FileInfo], error)
 	ListFiles(context.Context, *connect.Request[nodev1.ListFilesRequest]) (*connect.Response[nodev1.ListFilesResponse], error)
 	Mkdir(context.Context, *connect.Request[nodev1.MkdirRequest]) (*connect.Response[nodev1.FileInfo], error)
@@ -369,6 +600,14 @@ type NodeServiceHandler interface {
 	ReadFile(context.Context, *connect.Request[nodev1.ReadFileRequest], *connect.ServerStream[nodev1.ReadFileResponse]) error
 	// WriteFile takes the header first, then data, then a message with commit set; a stream that ends without it writes nothing.
 	WriteFile(context.Context, *connect.ClientStream[nodev1.WriteFileRequest]) (*connect.Response[nodev1.FileInfo], error)
+	SearchFiles(context.Context, *connect.Request[nodev1.SearchFilesRequest]) (*connect.Response[nodev1.SearchFilesResponse], error)
+	Chmod(context.Context, *connect.Request[nodev1.ChmodRequest]) (*connect.Response[nodev1.FileInfo], error)
+	Compose(context.Context, *connect.Request[nodev1.ComposeRequest]) (*connect.Response[nodev1.FileInfo], error)
+	// ReadArchive's first message is empty and says that it has begun. A stream that ends without an error is whole.
+	ReadArchive(context.Context, *connect.Request[nodev1.ReadArchiveRequest], *connect.ServerStream[nodev1.ReadArchiveResponse]) error
+	WriteArchive(context.Context, *connect.ClientStream[nodev1.WriteArchiveRequest]) (*connect.Response[nodev1.WriteArchiveResponse], error)
+	// WatchFiles' first message has type ready.
+	WatchFiles(context.Context, *connect.Request[nodev1.WatchFilesRequest], *connect.ServerStream[nodev1.WatchEvent]) error
 }
 
 // NewNodeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -444,6 +683,54 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("Signal")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceReadOutputHandler := connect.NewUnaryHandler(
+		NodeServiceReadOutputProcedure,
+		svc.ReadOutput,
+		connect.WithSchema(nodeServiceMethods.ByName("ReadOutput")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceOpenContextHandler := connect.NewUnaryHandler(
+		NodeServiceOpenContextProcedure,
+		svc.OpenContext,
+		connect.WithSchema(nodeServiceMethods.ByName("OpenContext")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceListContextsHandler := connect.NewUnaryHandler(
+		NodeServiceListContextsProcedure,
+		svc.ListContexts,
+		connect.WithSchema(nodeServiceMethods.ByName("ListContexts")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceCloseContextHandler := connect.NewUnaryHandler(
+		NodeServiceCloseContextProcedure,
+		svc.CloseContext,
+		connect.WithSchema(nodeServiceMethods.ByName("CloseContext")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceInterruptContextHandler := connect.NewUnaryHandler(
+		NodeServiceInterruptContextProcedure,
+		svc.InterruptContext,
+		connect.WithSchema(nodeServiceMethods.ByName("InterruptContext")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceRestartContextHandler := connect.NewUnaryHandler(
+		NodeServiceRestartContextProcedure,
+		svc.RestartContext,
+		connect.WithSchema(nodeServiceMethods.ByName("RestartContext")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceGetMetricsHandler := connect.NewUnaryHandler(
+		NodeServiceGetMetricsProcedure,
+		svc.GetMetrics,
+		connect.WithSchema(nodeServiceMethods.ByName("GetMetrics")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceReadLogsHandler := connect.NewServerStreamHandler(
+		NodeServiceReadLogsProcedure,
+		svc.ReadLogs,
+		connect.WithSchema(nodeServiceMethods.ByName("ReadLogs")),
+		connect.WithHandlerOptions(opts...),
+	)
 	nodeServiceStatHandler := connect.NewUnaryHandler(
 		NodeServiceStatProcedure,
 		svc.Stat,
@@ -486,6 +773,42 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("WriteFile")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceSearchFilesHandler := connect.NewUnaryHandler(
+		NodeServiceSearchFilesProcedure,
+		svc.SearchFiles,
+		connect.WithSchema(nodeServiceMethods.ByName("SearchFiles")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceChmodHandler := connect.NewUnaryHandler(
+		NodeServiceChmodProcedure,
+		svc.Chmod,
+		connect.WithSchema(nodeServiceMethods.ByName("Chmod")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceComposeHandler := connect.NewUnaryHandler(
+		NodeServiceComposeProcedure,
+		svc.Compose,
+		connect.WithSchema(nodeServiceMethods.ByName("Compose")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceReadArchiveHandler := connect.NewServerStreamHandler(
+		NodeServiceReadArchiveProcedure,
+		svc.ReadArchive,
+		connect.WithSchema(nodeServiceMethods.ByName("ReadArchive")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceWriteArchiveHandler := connect.NewClientStreamHandler(
+		NodeServiceWriteArchiveProcedure,
+		svc.WriteArchive,
+		connect.WithSchema(nodeServiceMethods.ByName("WriteArchive")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceWatchFilesHandler := connect.NewServerStreamHandler(
+		NodeServiceWatchFilesProcedure,
+		svc.WatchFiles,
+		connect.WithSchema(nodeServiceMethods.ByName("WatchFiles")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cay.node.v1.NodeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeServiceGetInfoProcedure:
@@ -510,6 +833,22 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceListProcessesHandler.ServeHTTP(w, r)
 		case NodeServiceSignalProcedure:
 			nodeServiceSignalHandler.ServeHTTP(w, r)
+		case NodeServiceReadOutputProcedure:
+			nodeServiceReadOutputHandler.ServeHTTP(w, r)
+		case NodeServiceOpenContextProcedure:
+			nodeServiceOpenContextHandler.ServeHTTP(w, r)
+		case NodeServiceListContextsProcedure:
+			nodeServiceListContextsHandler.ServeHTTP(w, r)
+		case NodeServiceCloseContextProcedure:
+			nodeServiceCloseContextHandler.ServeHTTP(w, r)
+		case NodeServiceInterruptContextProcedure:
+			nodeServiceInterruptContextHandler.ServeHTTP(w, r)
+		case NodeServiceRestartContextProcedure:
+			nodeServiceRestartContextHandler.ServeHTTP(w, r)
+		case NodeServiceGetMetricsProcedure:
+			nodeServiceGetMetricsHandler.ServeHTTP(w, r)
+		case NodeServiceReadLogsProcedure:
+			nodeServiceReadLogsHandler.ServeHTTP(w, r)
 		case NodeServiceStatProcedure:
 			nodeServiceStatHandler.ServeHTTP(w, r)
 		case NodeServiceListFilesProcedure:
@@ -524,6 +863,18 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceReadFileHandler.ServeHTTP(w, r)
 		case NodeServiceWriteFileProcedure:
 			nodeServiceWriteFileHandler.ServeHTTP(w, r)
+		case NodeServiceSearchFilesProcedure:
+			nodeServiceSearchFilesHandler.ServeHTTP(w, r)
+		case NodeServiceChmodProcedure:
+			nodeServiceChmodHandler.ServeHTTP(w, r)
+		case NodeServiceComposeProcedure:
+			nodeServiceComposeHandler.ServeHTTP(w, r)
+		case NodeServiceReadArchiveProcedure:
+			nodeServiceReadArchiveHandler.ServeHTTP(w, r)
+		case NodeServiceWriteArchiveProcedure:
+			nodeServiceWriteArchiveHandler.ServeHTTP(w, r)
+		case NodeServiceWatchFilesProcedure:
+			nodeServiceWatchFilesHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -577,6 +928,38 @@ func (UnimplementedNodeServiceHandler) Signal(context.Context, *connect.Request[
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.Signal is not implemented"))
 }
 
+func (UnimplementedNodeServiceHandler) ReadOutput(context.Context, *connect.Request[nodev1.ReadOutputRequest]) (*connect.Response[nodev1.ReadOutputResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.ReadOutput is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) OpenContext(context.Context, *connect.Request[nodev1.OpenContextRequest]) (*connect.Response[nodev1.Context], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.OpenContext is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ListContexts(context.Context, *connect.Request[nodev1.ListContextsRequest]) (*connect.Response[nodev1.ListContextsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.ListContexts is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) CloseContext(context.Context, *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.ContextResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.CloseContext is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) InterruptContext(context.Context, *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.Context], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.InterruptContext is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) RestartContext(context.Context, *connect.Request[nodev1.ContextRequest]) (*connect.Response[nodev1.Context], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.RestartContext is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) GetMetrics(context.Context, *connect.Request[nodev1.GetMetricsRequest]) (*connect.Response[nodev1.GetMetricsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.GetMetrics is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ReadLogs(context.Context, *connect.Request[nodev1.ReadLogsRequest], *connect.ServerStream[nodev1.LogEntry]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.ReadLogs is not implemented"))
+}
+
 func (UnimplementedNodeServiceHandler) Stat(context.Context, *connect.Request[nodev1.StatRequest]) (*connect.Response[nodev1.FileInfo], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.Stat is not implemented"))
 }
@@ -603,4 +986,28 @@ func (UnimplementedNodeServiceHandler) ReadFile(context.Context, *connect.Reques
 
 func (UnimplementedNodeServiceHandler) WriteFile(context.Context, *connect.ClientStream[nodev1.WriteFileRequest]) (*connect.Response[nodev1.FileInfo], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.WriteFile is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) SearchFiles(context.Context, *connect.Request[nodev1.SearchFilesRequest]) (*connect.Response[nodev1.SearchFilesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.SearchFiles is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Chmod(context.Context, *connect.Request[nodev1.ChmodRequest]) (*connect.Response[nodev1.FileInfo], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.Chmod is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Compose(context.Context, *connect.Request[nodev1.ComposeRequest]) (*connect.Response[nodev1.FileInfo], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.Compose is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ReadArchive(context.Context, *connect.Request[nodev1.ReadArchiveRequest], *connect.ServerStream[nodev1.ReadArchiveResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.ReadArchive is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) WriteArchive(context.Context, *connect.ClientStream[nodev1.WriteArchiveRequest]) (*connect.Response[nodev1.WriteArchiveResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.WriteArchive is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) WatchFiles(context.Context, *connect.Request[nodev1.WatchFilesRequest], *connect.ServerStream[nodev1.WatchEvent]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.WatchFiles is not implemented"))
 }
