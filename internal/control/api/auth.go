@@ -14,8 +14,12 @@ const ticketParam = "ticket"
 // maxSecret bounds what is looked at as a key or ticket, in bytes.
 const maxSecret = 256
 
-// authenticate finds out who asks: by a key in a header, or by a ticket in the query of a GET.
-func (a *API) authenticate(r *http.Request, query url.Values) (cay.Identity, error) {
+// authenticate finds out who asks: by a key in a header, or by a ticket in the query of a GET; where the route allows it, by a signed
+// URL, for whose sake a key is not looked at: it may do less.
+func (a *API) authenticate(r *http.Request, query url.Values, signable bool) (cay.Identity, error) {
+	if signable && query.Has(signatureParam) {
+		return a.verifySigned(r, query)
+	}
 	secret, err := keyOf(r.Header)
 	if err != nil {
 		return cay.Identity{}, err

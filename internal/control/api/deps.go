@@ -50,6 +50,15 @@ type Auth interface {
 	MintTicket(ctx context.Context, id cay.Identity, method, url string) (ticket string, expires time.Time, err error)
 	// RedeemTicket uses it up. A second use, another URL, an expired ticket or a dead key: cay.Unauthorized.
 	RedeemTicket(ctx context.Context, ticket, method, url string) (cay.Identity, error)
+	Signer
+}
+
+// Signer makes and checks URLs that are good by themselves; internal/control/auth implements it.
+type Signer interface {
+	SignURL(ctx context.Context, u cay.SignedURL) (signature string, err error)
+	// VerifyURL answers the identity that signed, with the scope files alone; cay.Unauthorized when the signature is of anything else,
+	// the URL has expired, or its key is dead or has lost the scope. A HEAD is good as a GET.
+	VerifyURL(ctx context.Context, u cay.SignedURL, signature string) (cay.Identity, error)
 }
 
 // Idempotency remembers answers by project, route and key for 24 hours; internal/control/store implements it durably.

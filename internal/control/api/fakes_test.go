@@ -214,7 +214,7 @@ type fakeAuth struct {
 func (f *fakeAuth) Key(_ context.Context, secret string) (cay.Identity, error) {
 	switch secret {
 	case adminKey:
-		return cay.Identity{ProjectID: projectA, KeyID: "key_a", Scopes: []cay.Scope{cay.ScopeAdmin}}, nil
+		return cay.Identity{ProjectID: projectA, KeyID: "key_" + cay.ID(strings.Repeat("a", 26)), Scopes: []cay.Scope{cay.ScopeAdmin}}, nil
 	case readKey:
 		return cay.Identity{ProjectID: projectA, KeyID: "key_r", Scopes: []cay.Scope{cay.ScopeSandboxesRead}}, nil
 	case otherKey:
@@ -239,6 +239,22 @@ func (f *fakeAuth) RedeemTicket(ctx context.Context, ticket, method, url string)
 	}
 	delete(f.tickets, ticket)
 	return f.Key(ctx, adminKey)
+}
+
+// SignURL binds a signature to every field, as the real one does.
+func (f *fakeAuth) SignURL(_ context.Context, u cay.SignedURL) (string, error) {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []any{u.Method, u.SandboxID, u.Path, u.User, fmt.Sprint(u.MaxBytes), u.KeyID, u.ExpiresAt.UTC().String()}))
+	return fmt.Sprintf("%x", sum), nil
+}
+
+func (f *fakeAuth) VerifyURL(ctx context.Context, u cay.SignedURL, signature string) (cay.Identity, error) {
+	if u.Method == http.MethodHead {
+		u.Method = http.MethodGet
+	}
+	if want, _ := f.SignURL(ctx, u); signature != want || u.ExpiresAt.Before(time.Now()) {
+		return cay.Identity{}, cay.Errorf(cay.Unauthorized, "this URL is not valid")
+	}
+	return cay.Identity{ProjectID: projectA, KeyID: u.KeyID, Scopes: []cay.Scope{cay.ScopeFiles}}, nil
 }
 
 // fakeIdempotency keeps answers in memory.
@@ -563,6 +579,7 @@ type with func(*http.Request)
 
 func header(k, v string) with { return func(r *http.Request) { r.Header.Set(k, v) } }
 func noKey(r *http.Request)   { r.Header.Del("Authorization") }
+func chunked(r *http.Request) { r.ContentLength = -1 }
 
 func (r *rig) request(method, path, body string, opts ...with) *http.Request {
 	r.Helper()

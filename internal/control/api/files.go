@@ -207,6 +207,9 @@ func upload(stream *connect.ClientStreamForClient[nodev1.WriteFileRequest, nodev
 			sent = stream.Send(&nodev1.WriteFileRequest{Part: &nodev1.WriteFileRequest_Data{Data: buf[:n]}})
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
+			if tooMuch := new(http.MaxBytesError); errors.As(err, &tooMuch) {
+				return nil, tooLarge(tooMuch.Limit)
+			}
 			return nil, cay.Errorf(cay.InvalidRequest, "the body ended early; nothing was written").Because(err)
 		}
 		if err != nil && sent == nil {

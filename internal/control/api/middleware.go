@@ -25,7 +25,8 @@ type exchange struct {
 	traceID   string
 	route     string // the pattern, "" when none matched
 	identity  cay.Identity
-	err       error // what became a problem, with its private cause
+	origin    string // scheme and host of the URL that the client used, for URLs that answers hold
+	err       error  // what became a problem, with its private cause
 	bodies    budget
 }
 
@@ -84,11 +85,12 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// recorded gives the request its id, and logs and measures it once it is over. Queries are never logged: they may hold tickets.
+// recorded gives the request its id, and logs and measures it once it is over. Queries are never logged: they may hold tickets and
+// signatures.
 func (a *API) recorded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
-		x := &exchange{requestID: requestID(r.Header.Get("X-Request-Id")), traceID: traceID(r.Header.Get("traceparent")), bodies: a.bodies}
+		x := &exchange{requestID: requestID(r.Header.Get("X-Request-Id")), traceID: traceID(r.Header.Get("traceparent")), origin: originOf(r), bodies: a.bodies}
 		w := &response{ResponseWriter: rw}
 		w.Header().Set("X-Request-Id", x.requestID)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -141,6 +143,14 @@ func errorText(err error) string {
 		return d.Cause().Error()
 	}
 	return err.Error()
+}
+
+// originOf is how the client reached this server. A proxy in front that ends TLS says so; who lies here lies to himself.
+func originOf(r *http.Request) string {
+	if r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
+		return "https://" + r.Host
+	}
+	return "http://" + r.Host
 }
 
 const maxRequestID = 128

@@ -30,6 +30,7 @@ type operationDoc struct {
 	optionalBody              bool
 	binaryBody                bool   // the body is bytes, not JSON
 	openQuery                 string // prefix of query names that clients choose
+	signable                  bool   // a signed URL may stand in for a key
 }
 
 // answerDoc is an answer that huma cannot see: another status, another content type.
@@ -50,9 +51,10 @@ func documentHead() *huma.OpenAPI {
 		Components: &huma.Components{
 			Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 			SecuritySchemes: map[string]*huma.SecurityScheme{
-				"bearer": {Type: "http", Scheme: "bearer", Description: "A key: cay_ and 64 hex digits"},
-				"apiKey": {Type: "apiKey", In: "header", Name: "X-API-Key"},
-				"ticket": {Type: "apiKey", In: "query", Name: ticketParam, Description: "For browsers: good once, 60 s, for one GET, SSE or WebSocket URL; see POST /v1/tickets"},
+				"bearer":    {Type: "http", Scheme: "bearer", Description: "A key: cay_ and 64 hex digits"},
+				"apiKey":    {Type: "apiKey", In: "header", Name: "X-API-Key"},
+				"ticket":    {Type: "apiKey", In: "query", Name: ticketParam, Description: "For browsers: good once, 60 s, for one GET, SSE or WebSocket URL; see POST /v1/tickets"},
+				"signedURL": {Type: "apiKey", In: "query", Name: signatureParam, Description: "For whoever is given the URL: good for one file of one sandbox, until it expires; see POST …/files/sign"},
 			},
 		},
 		Tags: []*huma.Tag{
@@ -115,6 +117,9 @@ func (t *table) document(op *huma.Operation, doc operationDoc, who access, body 
 		op.Security = []map[string][]string{{"bearer": {}}, {"apiKey": {}}}
 		if op.Method == http.MethodGet {
 			op.Security = append(op.Security, map[string][]string{"ticket": {}})
+		}
+		if doc.signable {
+			op.Security = append(op.Security, map[string][]string{"signedURL": {}})
 		}
 		if who != anyKey {
 			op.Description = strings.TrimSpace(op.Description + "\n\nScope: `" + string(who) + "`.")

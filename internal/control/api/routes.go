@@ -49,6 +49,7 @@ func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	typed(t, "GET   ", box+"/files/stat", useFiles, "stat-file", a.statFile)
 	typed(t, "POST  ", box+"/files/mkdir", useFiles, "make-directory", a.makeDirectory)
 	typed(t, "POST  ", box+"/files/move", useFiles, "move-file", a.moveFile)
+	typed(t, "POST  ", box+"/files/sign", useFiles, "sign-file", a.signFile)
 
 	typed(t, "POST  ", "/v1/tickets", anyKey, "create-ticket", a.createTicket)
 	typed(t, "GET   ", "/v1/info", anyKey, "get-info", a.getInfo)

@@ -63,6 +63,7 @@ const (
 	metaAccess       = "access"
 	metaOptionalBody = "optional_body"
 	metaOpenQuery    = "open_query" // prefix of query names that clients choose
+	metaSignable     = "signable"   // a signed URL may stand in for a key
 )
 
 func typed[I, O any](t *table, method, path string, who access, id string, handle func(context.Context, *I) (*O, error)) {
@@ -96,7 +97,7 @@ func register[I, O any](t *table, method, path string, who access, id string, ha
 	op := huma.Operation{
 		OperationID: id, Method: strings.TrimSpace(method), Path: path, Summary: doc.summary, Description: doc.description,
 		Tags: []string{doc.tag}, MaxBodyBytes: cmpOr(doc.maxBody, cay.MaxJSONBody), DefaultStatus: doc.status,
-		Metadata: map[string]any{metaAccess: who, metaOptionalBody: doc.optionalBody, metaOpenQuery: doc.openQuery},
+		Metadata: map[string]any{metaAccess: who, metaOptionalBody: doc.optionalBody, metaOpenQuery: doc.openQuery, metaSignable: doc.signable},
 	}
 	huma.Register(t.api, op, handle)
 	t.document(t.registered(op.Method, path), doc, who, bodySchema(t.api.OpenAPI().Components.Schemas, reflect.TypeFor[I]()))
@@ -120,6 +121,7 @@ func (t *table) registered(method, path string) *huma.Operation {
 func (a *API) admitted(op *huma.Operation, next http.Handler) http.Handler {
 	who, _ := op.Metadata[metaAccess].(access)
 	openQuery, _ := op.Metadata[metaOpenQuery].(string)
+	signable, _ := op.Metadata[metaSignable].(bool)
 	known := map[string]bool{}
 	for _, p := range op.Parameters {
 		known[p.Name] = known[p.Name] || p.In == "query"
@@ -133,12 +135,18 @@ func (a *API) admitted(op *huma.Operation, next http.Handler) http.Handler {
 			return
 		}
 		if who != public {
-			if x.identity, err = a.authenticate(r, query); err != nil {
+			if x.identity, err = a.authenticate(r, query, signable); err != nil {
 				a.fail(w, r, err)
 				return
 			}
 			if who != anyKey && !x.identity.May(cay.Scope(who)) {
 				a.fail(w, r, cay.Errorf(cay.Forbidden, "this needs a key with the scope %s", who).With("scope", string(who)))
+				return
+			}
+		}
+		if signable && query.Has(signatureParam) {
+			if query, err = a.unsigned(w, r, query); err != nil {
+				a.fail(w, r, err)
 				return
 			}
 		}

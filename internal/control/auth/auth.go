@@ -1,4 +1,4 @@
-// Package auth turns secrets into identities: API keys, and tickets for browsers. It knows projects and scopes; what a scope opens is
+// Package auth turns secrets into identities: API keys, tickets for browsers, and signed URLs. It knows projects and scopes; what a scope opens is
 // said by package api beside each route.
 package auth
 
@@ -53,15 +53,17 @@ type Store interface {
 	RevokeKey(ctx context.Context, project, id cay.ID, at time.Time) error
 	InsertTicket(ctx context.Context, t cay.Ticket) error
 	TakeTicket(ctx context.Context, hash [32]byte) (cay.Ticket, error)
+	ServerSecret(ctx context.Context, name string, fresh []byte) ([]byte, error)
 }
 
 // Auth answers who a request comes from.
 type Auth struct {
 	store Store
 
-	mu    sync.Mutex
-	cache map[[32]byte]cached // guarded by mu; live keys only
-	epoch uint64              // guarded by mu; raised by every revocation, so that a look-up from before it is not cached after it
+	mu      sync.Mutex
+	cache   map[[32]byte]cached // guarded by mu; live keys only
+	epoch   uint64              // guarded by mu; raised by every revocation, so that a look-up from before it is not cached after it
+	secrets map[string][]byte   // guarded by mu; the server's own, by name
 }
 
 type cached struct {
@@ -71,7 +73,7 @@ type cached struct {
 
 // New makes an Auth over the store.
 func New(store Store) *Auth {
-	return &Auth{store: store, cache: map[[32]byte]cached{}}
+	return &Auth{store: store, cache: map[[32]byte]cached{}, secrets: map[string][]byte{}}
 }
 
 // Key answers the identity behind an API key's secret; cay.Unauthorized for one that is unknown, expired or revoked.

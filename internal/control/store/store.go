@@ -84,6 +84,9 @@ type Access interface {
 	InsertTicket(ctx context.Context, t cay.Ticket) error
 	// TakeTicket removes and returns a ticket; of many callers one gets it.
 	TakeTicket(ctx context.Context, hash [32]byte) (cay.Ticket, error)
+
+	// ServerSecret answers the secret of that name, which is fresh if there was none: of many callers at once all get the same.
+	ServerSecret(ctx context.Context, name string, fresh []byte) ([]byte, error)
 }
 
 // Idempotency remembers answers by project, route and key, as package api asks.

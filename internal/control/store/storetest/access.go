@@ -1,8 +1,10 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -154,6 +156,31 @@ func events(t *testing.T, s store.Store) {
 	must(t, err)
 	if len(all) != 6 {
 		t.Errorf("the project has %d events, want 6", len(all))
+	}
+}
+
+func serverSecrets(t *testing.T, s store.Store) {
+	const servers = 8
+	got := make([][]byte, servers)
+	var wg sync.WaitGroup
+	for i := range servers {
+		wg.Go(func() {
+			var err error
+			if got[i], err = s.ServerSecret(t.Context(), "signed_urls", []byte{byte(i), 1}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	for i := range servers {
+		if len(got[i]) != 2 || !bytes.Equal(got[i], got[0]) {
+			t.Errorf("server %d has the secret %x, server 0 has %x", i, got[i], got[0])
+		}
+	}
+	other, err := s.ServerSecret(t.Context(), "port_tokens", []byte("other"))
+	must(t, err)
+	if string(other) != "other" {
+		t.Errorf("the secret of another name is %x", other)
 	}
 }
 

@@ -41,6 +41,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		"an idempotency key is claimed once and answers afterwards":         idempotency,
 		"an abandoned idempotency key can be claimed again":                 abandoned,
 		"events are ordered and paged":                                      events,
+		"a server secret is made once for all servers":                      serverSecrets,
 		"a purge removes what is old and nothing else":                      purge,
 		"what was called off before it began is not written":                calledOff,
 	} {

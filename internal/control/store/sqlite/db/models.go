@@ -80,6 +80,11 @@ type Sandbox struct {
 	Version          int64
 }
 
+type ServerSecret struct {
+	Name  string
+	Value []byte
+}
+
 type Ticket struct {
 	Hash      []byte
 	KeyID     string
