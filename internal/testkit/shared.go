@@ -9,6 +9,7 @@ import (
 
 var shared struct {
 	sync.Mutex
+	opts Options
 	inst *Instance
 	err  error
 }
@@ -19,7 +20,7 @@ func Server(t testing.TB) *Instance {
 	shared.Lock()
 	defer shared.Unlock()
 	if shared.inst == nil && shared.err == nil {
-		shared.inst, shared.err = NewInstance(Options{})
+		shared.inst, shared.err = NewInstance(shared.opts)
 		if shared.err == nil {
 			shared.err = shared.inst.Start()
 		}
@@ -33,8 +34,10 @@ func Server(t testing.TB) *Instance {
 	return shared.inst
 }
 
-// Main runs the tests of a package whose tests use [Server], and fails the run when that server leaves anything behind.
-func Main(m *testing.M) {
+// Main runs the tests of a package whose tests use [Server], and fails the run when that server leaves anything behind. env is set
+// for that server.
+func Main(m *testing.M, env ...string) {
+	shared.opts.Env = env
 	code := m.Run()
 	shared.Lock()
 	defer shared.Unlock()

@@ -163,9 +163,11 @@ func OpenAPI() ([]byte, error) {
 
 var humaOnce sync.Once
 
-// installProblems makes huma's own errors problem documents. huma keeps this in package variables; this package is its only user.
+// installProblems makes huma's own errors problem documents, and has it describe lists as they are: empty, never null. huma keeps this
+// in package variables; this package is its only user.
 func installProblems() {
 	humaOnce.Do(func() {
+		huma.DefaultArrayNullable = false
 		huma.NewErrorWithContext = humaProblem
 		huma.NewError = func(status int, msg string, errs ...error) huma.StatusError {
 			return humaProblem(nil, status, msg, errs...)

@@ -25,6 +25,7 @@ type operationDoc struct {
 	tag, summary, description string
 	status                    int // of the usual answer, where it is not 200 (204 without a body)
 	answers                   []answerDoc
+	events                    []eventDoc        // of its answers that are event streams
 	reasons                   []cay.ErrorReason // besides those that every operation of its kind has
 	maxBody                   int64             // bytes; 0: that of ordinary JSON
 	optionalBody              bool
@@ -37,8 +38,45 @@ type operationDoc struct {
 type answerDoc struct {
 	status      int
 	contentType string       // "" for none
-	body        reflect.Type // nil: bytes or text
+	body        reflect.Type // nil: bytes or text, or any JSON
 	text        string
+}
+
+// eventDoc is a server-sent event.
+type eventDoc struct {
+	name string
+	data reflect.Type
+	id   string // what its id says; "" when it has none
+}
+
+// eventsSchema describes a stream as the list of its events, each with its name, its data decoded, and its id.
+func eventsSchema(r huma.Registry, events []eventDoc) *huma.Schema {
+	items := &huma.Schema{}
+	for _, e := range events {
+		s := &huma.Schema{Type: "object", Title: e.name, Required: []string{"event", "data"}, Properties: map[string]*huma.Schema{
+			"event": {Type: "string", Enum: []any{e.name}},
+			"data":  r.Schema(e.data, true, ""),
+		}}
+		if e.id != "" {
+			s.Properties["id"] = &huma.Schema{Type: "string", Description: e.id}
+		}
+		items.OneOf = append(items.OneOf, s)
+	}
+	return &huma.Schema{Type: "array", Title: "Server-sent events", Description: "One item for each event; the data of the stream is the JSON of data. Further events may come", Items: items}
+}
+
+func (a answerDoc) schema(r huma.Registry, events []eventDoc) *huma.Schema {
+	switch {
+	case a.contentType == eventStream && events != nil:
+		return eventsSchema(r, events)
+	case a.body != nil:
+		return r.Schema(a.body, true, "")
+	case a.contentType == "application/json":
+		return &huma.Schema{Type: "object", AdditionalProperties: true}
+	case strings.HasPrefix(a.contentType, "text/"):
+		return &huma.Schema{Type: "string"}
+	}
+	return &huma.Schema{Type: "string", Format: "binary"}
 }
 
 func documentHead() *huma.OpenAPI {
@@ -145,16 +183,14 @@ func (t *table) document(op *huma.Operation, doc operationDoc, who access, body 
 			op.Responses[strconv.Itoa(a.status)] = r
 		}
 		r.Description = cmp.Or(a.text, r.Description, http.StatusText(a.status))
-		if a.contentType != "" {
-			if r.Content == nil {
-				r.Content = map[string]*huma.MediaType{}
-			}
-			schema := &huma.Schema{Type: "string"}
-			if a.body != nil {
-				schema = schemas.Schema(a.body, true, "")
-			}
-			r.Content[a.contentType] = &huma.MediaType{Schema: schema}
+		if a.contentType == "" {
+			r.Content = nil
+			continue
 		}
+		if r.Content == nil {
+			r.Content = map[string]*huma.MediaType{}
+		}
+		r.Content[a.contentType] = &huma.MediaType{Schema: a.schema(schemas, doc.events)}
 	}
 	byStatus := map[int][]string{}
 	for _, reason := range reasons {

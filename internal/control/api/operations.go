@@ -57,6 +57,35 @@ type statusAnswer struct {
 
 var upgraded = answerDoc{status: 101, text: "The connection is a WebSocket"}
 
+const offsetID = "The offset after the event: where to attach again"
+
+// execEvents are those of a process's output.
+var execEvents = []eventDoc{
+	{"start", reflect.TypeFor[execStart](), offsetID},
+	{"stdout", reflect.TypeFor[execOutput](), offsetID},
+	{"stderr", reflect.TypeFor[execOutput](), offsetID},
+	{"gap", reflect.TypeFor[execGap](), offsetID},
+	{"exit", reflect.TypeFor[streams.Exit](), offsetID},
+	{"error", reflect.TypeFor[streams.Failure](), ""},
+}
+
+// execStart, execOutput and execGap describe events that package streams writes by hand.
+type execStart struct {
+	ProcessID cay.ID `json:"process_id"`
+	Offset    int64  `json:"offset" doc:"Where the stream begins"`
+}
+
+type execOutput struct {
+	Data       string `json:"data,omitzero" doc:"With encoding utf8"`
+	DataBase64 []byte `json:"data_base64,omitzero" doc:"With encoding base64"`
+}
+
+type execGap struct {
+	Stream string `json:"stream" enum:"stdout,stderr"`
+	Offset int64  `json:"offset" doc:"Of the first byte that is missing"`
+	Bytes  int64  `json:"bytes"`
+}
+
 var operations = map[string]operationDoc{
 	"create-sandbox": {tag: "Sandboxes", summary: "Create a sandbox", status: 201,
 		description: "Answers 201 once it is READY, or 202 with the sandbox CREATING when wait_seconds are over. One that fails meanwhile is a problem with sandbox_id and the reason; one that is deleted meanwhile is 410. A caller that goes away does not cancel a create.",
@@ -78,7 +107,7 @@ var operations = map[string]operationDoc{
 	"set-network":    {tag: "Sandboxes", summary: "Set the network rules", description: "Only [] for now.", reasons: []cay.ErrorReason{cay.NotImplemented}},
 
 	"exec": {tag: "Commands", summary: "Run a command", description: execDescription, maxBody: cay.MaxExecBody,
-		answers: []answerDoc{{200, "application/json", execResult, "How it ended, and its output"}, {200, eventStream, nil, "How it ended, and its output"}},
+		answers: []answerDoc{{200, "application/json", execResult, "How it ended, and its output"}, {200, eventStream, nil, "How it ended, and its output"}}, events: execEvents,
 		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.IdempotencyMismatch, cay.DiskFull, cay.Conflict}, inUse...)},
 	"exec-websocket": {tag: "Commands", summary: "Run a command over a WebSocket", description: webSocketDescription, answers: []answerDoc{upgraded}, reasons: inUse},
 	"terminal": {tag: "Commands", summary: "Open a terminal: a login shell on a TTY, over a WebSocket",
@@ -87,7 +116,7 @@ var operations = map[string]operationDoc{
 	"get-process":    {tag: "Commands", summary: "Get a process", reasons: inUse},
 	"stream-process": {tag: "Commands", summary: "Attach to a process's output",
 		description: "Server-sent events as of POST …/exec, or, as a WebSocket, messages as of GET …/exec without stdin. It holds nobody back: a reader that lags gets a gap. Ended processes can be attached to for 15 minutes, and the last 100 as long as the sandbox lives.",
-		answers:     []answerDoc{{200, eventStream, nil, "Events"}, upgraded}, reasons: append([]cay.ErrorReason{cay.Conflict}, inUse...)},
+		answers:     []answerDoc{{200, eventStream, nil, "Events"}, upgraded}, events: execEvents, reasons: append([]cay.ErrorReason{cay.Conflict}, inUse...)},
 	"signal-process": {tag: "Commands", summary: "Send a signal", status: 204, answers: []answerDoc{{204, "", nil, "Sent"}},
 		reasons: append([]cay.ErrorReason{cay.Conflict, cay.Unprocessable, cay.IdempotencyMismatch}, inUse...)},
 
