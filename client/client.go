@@ -106,6 +106,7 @@ type call struct {
 	open   func() (io.Reader, error)
 	size   int64 // of the body; -1 unknown
 	once   bool  // the body cannot be opened a second time
+	safe   bool  // doing it twice is doing it once, whatever the method says
 }
 
 func (c *Client) endpoint(query url.Values, segments ...string) string {
@@ -148,7 +149,7 @@ func (r *call) repeatable() bool {
 	case http.MethodGet, http.MethodHead, http.MethodPut, http.MethodDelete:
 		return true
 	}
-	return r.header.Get("Idempotency-Key") != ""
+	return r.safe || r.header.Get("Idempotency-Key") != ""
 }
 
 // newIdempotencyKey is 128 random bits in hex.

@@ -60,27 +60,38 @@ func (r ExecRequest) members() (map[string]any, error) {
 	if r.Stdin != nil {
 		m["stdin_base64"] = base64.StdEncoding.EncodeToString(r.Stdin)
 	}
+	setLimits(m, r.Timeout, r.MaxOutputBytes, r.KillOnDisconnect)
+	setPlace(m, r.Env, r.Cwd, r.User)
+	return m, nil
+}
+
+// setLimits adds what bounds a process, where it was said.
+func setLimits(m map[string]any, timeout time.Duration, maxOutput int64, killOnDisconnect bool) {
 	switch {
-	case r.Timeout < 0:
+	case timeout < 0:
 		m["timeout_seconds"] = nil
-	case r.Timeout > 0:
-		m["timeout_seconds"] = inSeconds(r.Timeout)
+	case timeout > 0:
+		m["timeout_seconds"] = inSeconds(timeout)
 	}
-	if len(r.Env) > 0 {
-		m["env"] = r.Env
+	if maxOutput > 0 {
+		m["max_output_bytes"] = maxOutput
 	}
-	for name, value := range map[string]string{"cwd": r.Cwd, "user": r.User} {
-		if value != "" {
-			m[name] = value
-		}
-	}
-	if r.MaxOutputBytes > 0 {
-		m["max_output_bytes"] = r.MaxOutputBytes
-	}
-	if r.KillOnDisconnect {
+	if killOnDisconnect {
 		m["kill_on_disconnect"] = true
 	}
-	return m, nil
+}
+
+// setPlace adds where and as whom a process runs, where it was said.
+func setPlace(m map[string]any, env map[string]string, cwd, user string) {
+	if len(env) > 0 {
+		m["env"] = env
+	}
+	if cwd != "" {
+		m["cwd"] = cwd
+	}
+	if user != "" {
+		m["user"] = user
+	}
 }
 
 func (r ExecRequest) call(sandbox string) (*call, error) {
@@ -88,18 +99,29 @@ func (r ExecRequest) call(sandbox string) (*call, error) {
 	if err != nil {
 		return nil, err
 	}
-	if members["encoding"] = "base64"; r.Text {
+	return startCall(sandboxPath(sandbox, "exec"), members, r.Text, r.IdempotencyKey)
+}
+
+// startCall posts what starts a process. Its key makes a repeated request find the first one's.
+func startCall(path []string, members map[string]any, text bool, key string) (*call, error) {
+	if members["encoding"] = "base64"; text {
 		members["encoding"] = "utf8"
 	}
-	c, err := (&call{method: http.MethodPost, path: sandboxPath(sandbox, "exec")}).withJSON(members)
-	if err != nil {
-		return nil, err
+	return keyedPost(path, members, key)
+}
+
+// keyedPost is a POST that is safe to repeat: with the caller's idempotency key or, where that is empty, one of its own.
+func keyedPost(path []string, body any, key string) (*call, error) {
+	r := &call{method: http.MethodPost, path: path}
+	if body != nil {
+		if _, err := r.withJSON(body); err != nil {
+			return nil, err
+		}
 	}
-	key := r.IdempotencyKey
 	if key == "" {
 		key = newIdempotencyKey()
 	}
-	return c.set("Idempotency-Key", key), nil
+	return r.set("Idempotency-Key", key), nil
 }
 
 // Exit is how a process ended. Codes follow the shell's custom: 128+N for signal N, 127 not found, 126 not executable.

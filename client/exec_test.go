@@ -151,7 +151,7 @@ func TestAProcessCanBeAttachedToByNameFromAnOffset(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got strings.Builder
-	for ev, err := range c.StreamProcess(ctx, id, res.ProcessID, 2) {
+	for ev, err := range c.Processes(id).Stream(ctx, res.ProcessID, 2) {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,12 +162,12 @@ func TestAProcessCanBeAttachedToByNameFromAnOffset(t *testing.T) {
 	if got.String() != "llo\n" {
 		t.Fatalf("got %q", &got)
 	}
-	procs, err := c.Processes(ctx, id, false)
+	procs, err := c.Processes(id).List(ctx, false)
 	if err != nil || len(procs) != 1 || procs[0].ID != res.ProcessID || strings.Join(procs[0].Command, " ") != "echo hello" {
 		t.Fatalf("listed %+v, %v", procs, err)
 	}
-	logs, err := c.Logs(ctx, id, res.ProcessID, 0, 0)
-	if err != nil || logs.Stdout != "hello\n" || logs.NextOffset != 6 {
+	logs, err := c.Processes(id).Logs(ctx, res.ProcessID, client.LogsOptions{})
+	if err != nil || string(logs.Stdout) != "hello\n" || logs.NextOffset != 6 {
 		t.Fatalf("logs %+v, %v", logs, err)
 	}
 }

@@ -242,16 +242,7 @@ func (f *Files) List(ctx context.Context, path string, depth int) iter.Seq2[File
 		query.Set("depth", strconv.Itoa(depth))
 	}
 	r := f.call(http.MethodGet, path, query, "list")
-	return func(yield func(FileInfo, error) bool) {
-		for info, err := range pages[FileInfo](ctx, f.c, r.path, r.query) {
-			if err != nil {
-				err = fmt.Errorf("list %s: %w", path, err)
-			}
-			if !yield(info, err) {
-				return
-			}
-		}
-	}
+	return pages[FileInfo](ctx, f.c, r.path, r.query, "list "+path)
 }
 
 // Mkdir makes a directory; with parents also those above it, and none of them need be new.
@@ -260,24 +251,12 @@ func (f *Files) Mkdir(ctx context.Context, path string, mode fs.FileMode, parent
 	if mode != 0 {
 		body["mode"] = formatMode(mode)
 	}
-	return f.act(ctx, "mkdir", path, body)
+	return f.act(ctx, "mkdir", path, body, nil)
 }
 
 // Move renames a file or directory. An existing target is already_exists unless overwrite.
 func (f *Files) Move(ctx context.Context, from, to string, overwrite bool) error {
-	return f.act(ctx, "move", from, map[string]any{"from": from, "to": to, "overwrite": overwrite})
-}
-
-func (f *Files) act(ctx context.Context, action, path string, body map[string]any) error {
-	r, err := f.call(http.MethodPost, "", nil, action).withJSON(body)
-	if err != nil {
-		return err
-	}
-	r.set("Idempotency-Key", newIdempotencyKey())
-	if _, err := f.c.json(ctx, r, nil); err != nil {
-		return fmt.Errorf("%s %s: %w", action, path, err)
-	}
-	return nil
+	return f.act(ctx, "move", from, map[string]any{"from": from, "to": to, "overwrite": overwrite}, nil)
 }
 
 // Remove removes a file or an empty directory; with recursive, all that is in it.

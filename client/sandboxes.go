@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"iter"
 	"net/http"
@@ -21,21 +20,17 @@ func sandboxPath(id string, more ...string) []string {
 // Create makes a sandbox and waits for READY as long as r.Wait says. A sandbox that is still CREATING then is no error; see
 // [Client.Wait]. One that failed meanwhile is an [*Error] with its SandboxID.
 func (c *Client) Create(ctx context.Context, r CreateRequest) (*Sandbox, error) {
-	call, err := (&call{method: http.MethodPost, path: []string{"v1", "sandboxes"}, query: url.Values{}}).withJSON(r)
+	call, err := keyedPost([]string{"v1", "sandboxes"}, r, r.IdempotencyKey)
 	if err != nil {
 		return nil, err
 	}
+	call.query = url.Values{}
 	switch {
 	case r.Wait < 0:
 		call.query.Set("wait_seconds", "0")
 	case r.Wait > 0:
 		call.query.Set("wait_seconds", formatSeconds(min(r.Wait, maxServerWait)))
 	}
-	key := r.IdempotencyKey
-	if key == "" {
-		key = newIdempotencyKey()
-	}
-	call.set("Idempotency-Key", key)
 	sb := new(Sandbox)
 	_, err = c.json(ctx, call, sb)
 	return orNil(sb, err)
@@ -101,7 +96,7 @@ func (c *Client) List(ctx context.Context, o ListOptions) iter.Seq2[*Sandbox, er
 		query.Set("metadata."+k, v)
 	}
 	if !o.CreatedAfter.IsZero() {
-		query.Set("created_after", o.CreatedAfter.UTC().Format("2006-01-02T15:04:05.000Z07:00"))
+		query.Set("created_after", formatTime(o.CreatedAfter))
 	}
 	if o.Ascending {
 		query.Set("order", "asc")
@@ -109,11 +104,11 @@ func (c *Client) List(ctx context.Context, o ListOptions) iter.Seq2[*Sandbox, er
 	if o.PageSize > 0 {
 		query.Set("limit", strconv.Itoa(o.PageSize))
 	}
-	return pages[*Sandbox](ctx, c, []string{"v1", "sandboxes"}, query)
+	return pages[*Sandbox](ctx, c, []string{"v1", "sandboxes"}, query, "list sandboxes")
 }
 
 // pages walks a list by its cursors.
-func pages[T any](ctx context.Context, c *Client, path []string, query url.Values) iter.Seq2[T, error] {
+func pages[T any](ctx context.Context, c *Client, path []string, query url.Values, attempted string) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		cursor := ""
 		for {
@@ -124,7 +119,7 @@ func pages[T any](ctx context.Context, c *Client, path []string, query url.Value
 			}
 			var none T
 			if _, err := c.json(ctx, &call{method: http.MethodGet, path: path, query: q}, &p); err != nil {
-				yield(none, err)
+				yield(none, fmt.Errorf("%s: %w", attempted, err))
 				return
 			}
 			for _, item := range p.Items {
@@ -136,12 +131,24 @@ func pages[T any](ctx context.Context, c *Client, path []string, query url.Value
 				return
 			}
 			if p.NextCursor == cursor {
-				yield(none, fmt.Errorf("list %s: the server repeats the cursor %q", strings.Join(path, "/"), cursor))
+				yield(none, fmt.Errorf("%s: %w", attempted, errStuck))
 				return
 			}
 			cursor = p.NextCursor
 		}
 	}
+}
+
+// collect walks a list to its end.
+func collect[T any](ctx context.Context, c *Client, path []string, query url.Values, attempted string) ([]T, error) {
+	var out []T
+	for item, err := range pages[T](ctx, c, path, query, attempted) {
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, item)
+	}
+	return out, nil
 }
 
 // Delete ends a sandbox and returns once its resources are free, or after the server's 60 s while it is TERMINATING; gone says
@@ -177,9 +184,11 @@ func (c *Client) ExtendTimeout(ctx context.Context, id string, ttl time.Duration
 
 // Keepalive counts as activity: the idle timeout begins anew.
 func (c *Client) Keepalive(ctx context.Context, id string) error {
-	r := &call{method: http.MethodPost, path: sandboxPath(id, "keepalive")}
-	r.set("Idempotency-Key", newIdempotencyKey())
-	_, err := c.json(ctx, r, nil)
+	r, err := keyedPost(sandboxPath(id, "keepalive"), nil, "")
+	if err != nil {
+		return err
+	}
+	_, err = c.json(ctx, r, nil)
 	return err
 }
 
@@ -194,44 +203,49 @@ func (c *Client) Update(ctx context.Context, id string, u UpdateRequest) (*Sandb
 	return orNil(sb, err)
 }
 
-// change posts to an action that answers the sandbox.
-func (c *Client) change(ctx context.Context, id, action string, body map[string]any) (*Sandbox, error) {
-	r := &call{method: http.MethodPost, path: sandboxPath(id, action)}
-	if len(body) > 0 {
-		if _, err := r.withJSON(body); err != nil {
-			return nil, err
-		}
+// NetworkRules say what a sandbox may reach: host:port, *.suffix:port, CIDR:port, udp/…. Allow wins over Deny; no rules: no network.
+type NetworkRules struct {
+	Allow []string `json:"allow"`
+	Deny  []string `json:"deny,omitempty"`
+}
+
+// Network answers the rules in force.
+func (c *Client) Network(ctx context.Context, id string) (*NetworkRules, error) {
+	rules := new(NetworkRules)
+	if _, err := c.json(ctx, &call{method: http.MethodGet, path: sandboxPath(id, "network")}, rules); err != nil {
+		return nil, fmt.Errorf("network of %s: %w", id, err)
 	}
-	r.set("Idempotency-Key", newIdempotencyKey())
-	sb := new(Sandbox)
-	_, err := c.json(ctx, r, sb)
-	return orNil(sb, err)
+	return rules, nil
 }
 
-// Info answers what the server is and can do.
-func (c *Client) Info(ctx context.Context) (*Info, error) {
-	info := new(Info)
-	_, err := c.json(ctx, &call{method: http.MethodGet, path: []string{"v1", "info"}}, info)
-	return orNil(info, err)
-}
-
-// Runtimes answers the languages that sandboxes can be asked for by name.
-func (c *Client) Runtimes(ctx context.Context) ([]Runtime, error) {
-	var raw json.RawMessage
-	if _, err := c.json(ctx, &call{method: http.MethodGet, path: []string{"v1", "runtimes"}}, &raw); err != nil {
+// SetNetwork replaces the rules and answers those in force. Connections that are no longer allowed are cut.
+func (c *Client) SetNetwork(ctx context.Context, id string, rules NetworkRules) (*NetworkRules, error) {
+	if rules.Allow == nil {
+		rules.Allow = []string{}
+	}
+	r, err := (&call{method: http.MethodPut, path: sandboxPath(id, "network")}).withJSON(rules)
+	if err != nil {
 		return nil, err
 	}
-	var p page[Runtime]
-	if err := json.Unmarshal(raw, &p); err != nil {
-		return nil, fmt.Errorf("decode runtimes: %w", err)
+	out := new(NetworkRules)
+	if _, err := c.json(ctx, r, out); err != nil {
+		return nil, fmt.Errorf("set network of %s: %w", id, err)
 	}
-	return p.Items, nil
+	return out, nil
 }
 
-// Ready answers nil when the server can serve sandboxes, else why not.
-func (c *Client) Ready(ctx context.Context) error {
-	_, err := c.json(ctx, &call{method: http.MethodGet, path: []string{"readyz"}}, nil)
-	return err
+// change posts to an action that answers the sandbox.
+func (c *Client) change(ctx context.Context, id, action string, body map[string]any) (*Sandbox, error) {
+	r, err := keyedPost(sandboxPath(id, action), nil, "")
+	if len(body) > 0 {
+		r, err = keyedPost(sandboxPath(id, action), body, "")
+	}
+	if err != nil {
+		return nil, err
+	}
+	sb := new(Sandbox)
+	_, err = c.json(ctx, r, sb)
+	return orNil(sb, err)
 }
 
 func formatSeconds(d time.Duration) string { return strconv.FormatFloat(d.Seconds(), 'f', -1, 64) }

@@ -6,10 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -20,7 +18,7 @@ const (
 	subprotocol    = "cay.exec.v1"
 	stdinPiece     = 32 << 10 // bytes of stdin in one message
 	stdinReplay    = 4 << 20  // bytes of stdin kept to be sent again; more than the server and the network between can hold
-	maxServerFrame = 1 << 20  // bytes of one message
+	maxServerFrame = 1 << 20  // bytes of one message, but for the result of code
 	closeTimeout   = 5 * time.Second
 	goodbyeTimeout = 500 * time.Millisecond // for the server's close after an exit
 
@@ -56,13 +54,14 @@ type SessionIO struct {
 type Session struct {
 	c       *Client
 	sandbox string
-	route   string // exec or terminal: leaving means something else on each
+	route   string // exec, code or terminal: leaving and the end mean something else on each
 	io      SessionIO
 	tty     bool
 	cancel  context.CancelCauseFunc
 	done    chan struct{} // closed when run has ended
-	exit    *Exit         // written before done is closed
-	err     error         // written before done is closed
+	exit    *Exit         // written by run, before done is closed
+	outcome *CodeOutcome  // written by run, before done is closed
+	err     error         // written by run, before done is closed
 
 	inputMu sync.Mutex   // makes Write and CloseStdin whole; taken before stdinMu
 	stdinMu sync.Mutex   // orders stdin on a connection; held while a piece is sent, never while waiting for a connection
@@ -120,13 +119,6 @@ func (c *Client) Terminal(ctx context.Context, sandbox string, r TerminalRequest
 	return s.begin(ctx, func(ctx context.Context) (*link, error) {
 		return s.dial(ctx, query, nil)
 	})
-}
-
-// Attach joins a process that runs, or ended not long ago, from offset on.
-func (c *Client) Attach(ctx context.Context, sandbox, process string, offset int64, o SessionIO) (*Session, error) {
-	s := c.newSession(sandbox, "exec", o)
-	s.process, s.offset = process, offset
-	return s.begin(ctx, s.attach)
 }
 
 func (c *Client) newSession(sandbox, route string, o SessionIO) *Session {
@@ -289,6 +281,12 @@ func (s *Session) Wait() (*Exit, error) {
 	return s.exit, s.err
 }
 
+// Outcome is what code brought besides its output, once [Session.Wait] has returned its exit; nil for a command.
+func (s *Session) Outcome() *CodeOutcome {
+	<-s.done
+	return s.outcome
+}
+
 // Close ends the session in good order: a terminal is hung up, a command runs on unless it was started with KillOnDisconnect.
 func (s *Session) Close() error { return s.leave(websocket.StatusNormalClosure) }
 
@@ -318,99 +316,6 @@ func (s *Session) leave(code websocket.StatusCode) error {
 	s.cancel(ErrDetached)
 	<-s.done
 	return nil
-}
-
-// started is the server's first message of a connection.
-type started struct {
-	ProcessID   string `json:"process_id"`
-	Offset      int64  `json:"offset"`
-	StdinOffset int64  `json:"stdin_offset"`
-}
-
-// link is one connection that has said started.
-type link struct {
-	conn    *websocket.Conn
-	watch   *watchdog // closes conn when it falls silent
-	started started
-}
-
-func (l *link) end() {
-	l.watch.stop()
-	l.conn.CloseNow()
-}
-
-func (s *Session) attach(ctx context.Context) (*link, error) {
-	query := url.Values{"process_id": {s.ProcessID()}, "offset": {strconv.FormatInt(s.offset, 10)}}
-	return s.dial(ctx, query, nil)
-}
-
-// dial connects, sends start if there is one, and reads up to the server's started.
-func (s *Session) dial(ctx context.Context, query url.Values, start map[string]any) (_ *link, err error) {
-	c := s.c
-	l := new(link)
-	header := http.Header{}
-	c.authorize(header)
-	target := c.endpoint(query, sandboxPath(s.sandbox, s.route)...)
-	handshake, cancel := context.WithTimeout(ctx, handshakeTimeout)
-	defer cancel() // it bounds the handshake alone
-	conn, res, err := websocket.Dial(handshake, target, &websocket.DialOptions{
-		HTTPClient: c.http, HTTPHeader: header, Subprotocols: []string{subprotocol},
-		OnPingReceived: func(context.Context, []byte) bool { l.watch.feed(); return true },
-	})
-	if err != nil {
-		if res != nil && res.StatusCode >= 400 {
-			var body []byte
-			if res.Body != nil {
-				body, _ = io.ReadAll(io.LimitReader(res.Body, maxErrorBytes))
-				res.Body.Close()
-			}
-			return nil, problemOf(res.StatusCode, res.Header, body)
-		}
-		return nil, fmt.Errorf("connect to %s: %w", c.endpoint(nil, sandboxPath(s.sandbox, s.route)...), err)
-	}
-	l.conn, l.watch = conn, newWatchdog(c.silence, func() { conn.CloseNow() })
-	defer func() {
-		if err != nil {
-			l.end()
-		}
-	}()
-	conn.SetReadLimit(maxServerFrame + 64)
-	if conn.Subprotocol() != subprotocol {
-		return nil, fmt.Errorf("%w: it does not speak %s", errProtocol, subprotocol)
-	}
-	if start != nil {
-		if err := writeJSON(ctx, conn, start); err != nil {
-			return nil, &startSentError{err}
-		}
-	}
-	for {
-		kind, data, err := conn.Read(ctx)
-		if err != nil {
-			if start != nil {
-				return nil, &startSentError{closeError(err)}
-			}
-			return nil, closeError(err)
-		}
-		l.watch.feed()
-		if kind != websocket.MessageText {
-			return nil, fmt.Errorf("%w: data before started", errProtocol)
-		}
-		m, err := parseMessage(data)
-		if err != nil {
-			return nil, err
-		}
-		switch m.Type {
-		case "started":
-			l.started = started{ProcessID: m.ProcessID, Offset: m.Offset, StdinOffset: m.StdinOffset}
-			return l, nil
-		case "error":
-			err := m.problem(data)
-			if start != nil {
-				return nil, &startSentError{err}
-			}
-			return nil, err
-		}
-	}
 }
 
 // serve passes on what l brings until it ends. exit is nil when it ended without one.
@@ -454,14 +359,74 @@ func (s *Session) serve(ctx context.Context, l *link) (exit *Exit, err error) {
 			if exit.ProcessID == "" {
 				exit.ProcessID = s.ProcessID()
 			}
-			goodbye, cancel := context.WithTimeout(ctx, goodbyeTimeout)
-			defer cancel()
-			l.conn.Read(goodbye) // answers the server's close, so that neither side sees a broken connection
+			if s.route == "code" && s.outcome == nil {
+				if s.outcome, err = s.result(ctx, l); err != nil {
+					return nil, err
+				}
+			}
+			s.goodbye(ctx, l)
 			return exit, nil
 		case "error":
 			return nil, m.problem(data)
 		}
 	}
+}
+
+// result reads what follows the exit of code.
+func (s *Session) result(ctx context.Context, l *link) (*CodeOutcome, error) {
+	for {
+		l.watch.feed()
+		kind, data, err := l.conn.Read(ctx)
+		if err != nil {
+			return nil, closeError(err)
+		}
+		outcome, err := parseResult(kind, data)
+		if outcome != nil || err != nil {
+			return outcome, err
+		}
+	}
+}
+
+// parseResult answers nil for a message that is none.
+func parseResult(kind websocket.MessageType, data []byte) (*CodeOutcome, error) {
+	m, err := parseMessage(data)
+	switch {
+	case kind != websocket.MessageText || err != nil:
+		return nil, fmt.Errorf("%w: data after the exit", errProtocol)
+	case m.Type == "error":
+		return nil, m.problem(data)
+	case m.Type != "result":
+		return nil, nil
+	}
+	outcome := new(CodeOutcome)
+	if err := json.Unmarshal(data, outcome); err != nil {
+		return nil, fmt.Errorf("%w: result: %w", errProtocol, err)
+	}
+	return outcome, nil
+}
+
+// goodbye answers the server's close, so that neither side sees a broken connection. A process that was attached to may have run
+// code, whose result comes before.
+func (s *Session) goodbye(ctx context.Context, l *link) {
+	ctx, cancel := context.WithTimeout(ctx, goodbyeTimeout)
+	defer cancel()
+	for {
+		kind, data, err := l.conn.Read(ctx)
+		if err != nil {
+			return
+		}
+		if outcome, err := parseResult(kind, data); err == nil && outcome != nil {
+			s.outcome = outcome
+		}
+	}
+}
+
+// readLimit bounds a message. Only code has a result, and an attachment may be to code.
+func (s *Session) readLimit() int64 {
+	if s.route == "terminal" {
+		return maxServerFrame + 64
+	}
+	return maxEventBytes
 }
 
 func (s *Session) output(frame []byte) error {
@@ -481,49 +446,4 @@ func (s *Session) output(frame []byte) error {
 	}
 	s.offset += int64(len(frame) - 1)
 	return nil
-}
-
-// message is any text message of the server.
-type message struct {
-	Type        string `json:"type"`
-	ProcessID   string `json:"process_id"`
-	Offset      int64  `json:"offset"`
-	StdinOffset int64  `json:"stdin_offset"`
-	Stream      string `json:"stream"`
-	Bytes       int64  `json:"bytes"`
-	Reason      string `json:"reason"`
-	Detail      string `json:"detail"`
-}
-
-func parseMessage(data []byte) (message, error) {
-	var m message
-	if err := json.Unmarshal(data, &m); err != nil {
-		return m, fmt.Errorf("%w: %w", errProtocol, err)
-	}
-	if m.Offset < 0 || m.Bytes < 0 || m.StdinOffset < 0 {
-		return m, fmt.Errorf("%w: a negative offset", errProtocol)
-	}
-	return m, nil
-}
-
-func (m message) problem(data []byte) *Error {
-	return &Error{Reason: m.Reason, Detail: m.Detail, Body: data}
-}
-
-// closeError turns the server's close codes 4000 + HTTP status into an [*Error].
-func closeError(err error) error {
-	var ce websocket.CloseError
-	if errors.As(err, &ce) && ce.Code >= 4400 && ce.Code < 4600 {
-		status := int(ce.Code) - 4000
-		return &Error{Status: status, Detail: strings.TrimSpace(ce.Reason)}
-	}
-	return err
-}
-
-func writeJSON(ctx context.Context, conn *websocket.Conn, v any) error {
-	data, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	return conn.Write(ctx, websocket.MessageText, data)
 }

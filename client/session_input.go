@@ -143,7 +143,7 @@ func resizeMessage(cols, rows int) map[string]any {
 // Signal sends a signal, named without SIG, to the process or to its whole tree. It goes by a request of its own, which is
 // answered: the session's connection may be held up by input that nobody reads, or broken without having been noticed.
 func (s *Session) Signal(ctx context.Context, signal string, tree bool) error {
-	return s.c.Signal(ctx, s.sandbox, s.ProcessID(), signal, tree)
+	return s.c.Processes(s.sandbox).Signal(ctx, s.ProcessID(), signal, tree)
 }
 
 // live waits for a connection that takes input.

@@ -151,7 +151,7 @@ func TestADetachedProcessRunsOnAndCanBeAttachedToAgain(t *testing.T) {
 	io.WriteString(s.Stdin(), "before ")
 	s.Detach()
 	out := newSyncBuffer()
-	again, err := c.Attach(ctx, id, s.ProcessID(), 0, client.SessionIO{Stdout: out})
+	again, err := c.Processes(id).Attach(ctx, s.ProcessID(), 0, client.SessionIO{Stdout: out})
 	if err != nil {
 		t.Fatal(err)
 	}

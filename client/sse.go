@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// maxEventBytes bounds one server-sent event; the server sends output in far smaller pieces.
-const maxEventBytes = 4 << 20
+// maxEventBytes bounds one server-sent event. Output comes in far smaller pieces; the result of code holds 20 MiB of files in base64.
+const maxEventBytes = 64 << 20
 
 var errEventTooLarge = fmt.Errorf("server-sent event of more than %d bytes", maxEventBytes)
 

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// Event is something a stream tells: [StartEvent], [OutputEvent], [GapEvent] or [ExitEvent].
+// Event is something a stream tells: [StartEvent], [OutputEvent], [GapEvent], [ExitEvent] or [ResultEvent].
 type Event interface{ event() }
 
 // StartEvent comes first, once. Offset is where this stream of output begins.
@@ -35,13 +35,17 @@ type GapEvent struct {
 	Gap
 }
 
-// ExitEvent comes last, once.
+// ExitEvent comes once, after all output. Only a [ResultEvent] can follow.
 type ExitEvent struct{ Exit }
+
+// ResultEvent comes last, once, where the process ran code: what the run brought besides its output.
+type ResultEvent struct{ CodeOutcome }
 
 func (StartEvent) event()  {}
 func (OutputEvent) event() {}
 func (GapEvent) event()    {}
 func (ExitEvent) event()   {}
+func (ResultEvent) event() {}
 
 // errBroken is a stream that ended without an exit.
 var errBroken = errors.New("the stream ended before the process did")
@@ -61,15 +65,6 @@ func (c *Client) Stream(ctx context.Context, sandbox string, r ExecRequest) iter
 	}
 }
 
-// StreamProcess attaches to a process by its id, pid or name and yields its output from offset on (0: all that is kept), as
-// [Client.Stream] does.
-func (c *Client) StreamProcess(ctx context.Context, sandbox, process string, offset int64) iter.Seq2[Event, error] {
-	return func(yield func(Event, error) bool) {
-		f := &follower{c: c, sandbox: sandbox, process: process, offset: offset}
-		f.run(ctx, yield)
-	}
-}
-
 // follower keeps one stream going over as many connections as it takes.
 type follower struct {
 	c       *Client
@@ -79,14 +74,25 @@ type follower struct {
 	offset  int64  // after the last event yielded
 	started bool   // StartEvent was yielded
 	reached bool   // the server has answered once: from then on it is worth trying again
+	until   ending
+	exited  bool // ExitEvent was yielded
 }
+
+// ending says what a stream's last event is.
+type ending int
+
+const (
+	untilExit   ending = iota
+	untilResult        // a result follows the exit
+	untilEOF           // a result may follow the exit: the stream's end tells
+)
 
 func (f *follower) run(ctx context.Context, yield func(Event, error) bool) {
 	var brokenSince time.Time
 	for attempt := 0; ; attempt++ {
 		began := time.Now()
 		progressed, done, err := f.once(ctx, yield)
-		if done {
+		if done || f.exited && f.until == untilEOF {
 			return
 		}
 		if ctx.Err() != nil {
@@ -205,7 +211,17 @@ func (f *follower) decode(ev sseEvent) (out Event, final bool, err error) {
 		if err := json.Unmarshal(ev.data, &exit); err != nil {
 			return nil, false, fmt.Errorf("%w: event exit: %w", errProtocol, err)
 		}
-		return ExitEvent{exit}, true, nil
+		if f.exited { // seen on the connection before
+			return nil, false, nil
+		}
+		f.exited = true
+		return ExitEvent{exit}, f.until == untilExit, nil
+	case "result":
+		var outcome CodeOutcome
+		if err := json.Unmarshal(ev.data, &outcome); err != nil {
+			return nil, false, fmt.Errorf("%w: event result: %w", errProtocol, err)
+		}
+		return ResultEvent{outcome}, true, nil
 	default:
 		return nil, false, nil
 	}
@@ -246,33 +262,4 @@ func idOffset(ev sseEvent) (int64, bool) {
 	}
 	at, err := strconv.ParseInt(ev.id, 10, 64)
 	return at, err == nil && at >= 0
-}
-
-// watchdog calls bite once nothing has fed it for a while.
-type watchdog struct {
-	after time.Duration
-	timer *time.Timer
-}
-
-func newWatchdog(after time.Duration, bite func()) *watchdog {
-	return &watchdog{after: after, timer: time.AfterFunc(after, bite)}
-}
-
-func (w *watchdog) feed() { w.timer.Reset(w.after) }
-func (w *watchdog) stop() { w.timer.Stop() }
-
-// reader feeds the watchdog with every read that brings something.
-func (w *watchdog) reader(r io.Reader) io.Reader { return feedingReader{r, w} }
-
-type feedingReader struct {
-	r io.Reader
-	w *watchdog
-}
-
-func (f feedingReader) Read(p []byte) (int, error) {
-	n, err := f.r.Read(p)
-	if n > 0 {
-		f.w.feed()
-	}
-	return n, err
 }

@@ -226,3 +226,11 @@ type page[T any] struct {
 	Items      []T    `json:"items"`
 	NextCursor string `json:"next_cursor"`
 }
+
+// unmarshalBoth decodes one object into two.
+func unmarshalBoth(data []byte, a, b any) error {
+	if err := json.Unmarshal(data, a); err != nil {
+		return err
+	}
+	return json.Unmarshal(data, b)
+}

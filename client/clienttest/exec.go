@@ -5,10 +5,10 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/coder/websocket"
 )
@@ -18,11 +18,8 @@ func (s *Server) execRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("POST "+base+"/exec", s.usable(s.exec))
 	mux.HandleFunc("GET "+base+"/exec", s.usable(s.socket))
 	mux.HandleFunc("GET "+base+"/terminal", s.usable(s.socket))
-	mux.HandleFunc("GET "+base+"/processes", s.usable(s.processes))
-	mux.HandleFunc("GET "+base+"/processes/{process}", s.usable(s.process))
-	mux.HandleFunc("GET "+base+"/processes/{process}/stream", s.usable(s.stream))
-	mux.HandleFunc("GET "+base+"/processes/{process}/logs", s.usable(s.logs))
-	mux.HandleFunc("POST "+base+"/processes/{process}/signal", s.usable(s.sendSignal))
+	mux.HandleFunc("POST "+base+"/code", s.usable(s.exec))
+	mux.HandleFunc("GET "+base+"/code", s.usable(s.socket))
 }
 
 func (s *Server) exec(w http.ResponseWriter, r *http.Request, sb *sandbox) {
@@ -30,19 +27,9 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 	if !decode(w, r, &d) {
 		return
 	}
-	if d.Cwd == "/nope" {
-		problem(w, 422, "unprocessable", "cwd /nope is not there")
+	p := s.startOnce(w, r, sb, d)
+	if p == nil {
 		return
-	}
-	key := "exec " + r.Header.Get("Idempotency-Key")
-	s.mu.Lock()
-	p, again := s.replays[key].(*process)
-	s.mu.Unlock()
-	if !again {
-		p = s.start(sb, d, false)
-		s.mu.Lock()
-		s.replays[key] = p
-		s.mu.Unlock()
 	}
 	if r.Header.Get("Accept") == "text/event-stream" {
 		s.events(w, r, p, 0)
@@ -54,7 +41,46 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 	}
 	doc := exitMembers(exit)
 	doc["stdout_base64"], doc["stderr_base64"] = stdout, stderr
+	maps.Copy(doc, p.outcomeDoc())
 	answer(w, 200, doc)
+}
+
+// startOnce starts what d asks for, unless the request's idempotency key did before; nil: it was refused.
+func (s *Server) startOnce(w http.ResponseWriter, r *http.Request, sb *sandbox, d startDoc) *process {
+	key := r.URL.Path + " " + r.Header.Get("Idempotency-Key")
+	s.mu.Lock()
+	p, again := s.replays[key].(*process)
+	s.mu.Unlock()
+	if again {
+		return p
+	}
+	if status, reason, detail := s.refuseStart(sb, d, strings.HasSuffix(r.URL.Path, "/code")); status != 0 {
+		problem(w, status, reason, detail)
+		return nil
+	}
+	p = s.start(sb, d, d.StdinOpen)
+	s.mu.Lock()
+	s.replays[key] = p
+	s.mu.Unlock()
+	return p
+}
+
+// refuseStart says why d cannot be started; status 0: it can.
+func (s *Server) refuseStart(sb *sandbox, d startDoc, code bool) (status int, reason, detail string) {
+	if d.Cwd == "/nope" {
+		return 422, "unprocessable", "cwd /nope is not there"
+	}
+	if code {
+		return s.refuseCode(sb, d)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range sb.processes {
+		if d.Name != "" && p.name == d.Name && p.running() {
+			return 409, "already_exists", "a process with the name " + d.Name + " is running"
+		}
+	}
+	return 0, "", ""
 }
 
 func (p *process) collect(ctx context.Context) (stdout, stderr []byte, exit *exitDoc) {
@@ -86,11 +112,7 @@ func exitMembers(e *exitDoc) map[string]any {
 	return m
 }
 
-func (s *Server) stream(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	p := s.find(w, r, sb)
-	if p == nil {
-		return
-	}
+func (s *Server) stream(w http.ResponseWriter, r *http.Request, p *process) {
 	offset, _ := strconv.Atoi(r.URL.Query().Get("offset"))
 	s.events(w, r, p, offset)
 }
@@ -127,6 +149,12 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, p *process, offs
 		}
 		if exit != nil {
 			event(offset, "exit", exit)
+			if outcome := p.outcomeDoc(); outcome != nil {
+				if s.takeOutcomeCut() {
+					panic(http.ErrAbortHandler)
+				}
+				event(offset, "result", outcome)
+			}
 			return
 		}
 		select {
@@ -181,9 +209,9 @@ func (s *Server) socket(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 			conn.Close(4400, "the first message is not a start")
 			return
 		}
-		if d.Cwd == "/nope" {
-			send(ctx, conn, map[string]any{"type": "error", "reason": "unprocessable", "detail": "cwd /nope is not there"})
-			conn.Close(4422, "unprocessable")
+		if status, reason, detail := s.refuseStart(sb, d, strings.HasSuffix(r.URL.Path, "/code")); status != 0 {
+			send(ctx, conn, map[string]any{"type": "error", "reason": reason, "detail": detail})
+			conn.Close(websocket.StatusCode(4000+status), reason)
 			return
 		}
 		p = s.start(sb, d, true)
@@ -229,6 +257,13 @@ func (s *Server) deliver(ctx context.Context, conn *websocket.Conn, p *process, 
 			e := *exit
 			e.Type = "exit"
 			send(ctx, conn, e)
+			if outcome := p.outcomeDoc(); outcome != nil {
+				if s.takeOutcomeCut() {
+					return false
+				}
+				outcome["type"] = "result"
+				send(ctx, conn, outcome)
+			}
 			conn.Close(websocket.StatusNormalClosure, "")
 			return true
 		}
@@ -275,76 +310,4 @@ func (p *process) input(ctx context.Context, conn *websocket.Conn) {
 			p.stdin.Close()
 		}
 	}
-}
-
-func (s *Server) find(w http.ResponseWriter, r *http.Request, sb *sandbox) *process {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	want := r.PathValue("process")
-	if p := sb.processes[want]; p != nil {
-		return p
-	}
-	for _, p := range sb.processes {
-		if p.name == want {
-			return p
-		}
-	}
-	problem(w, 404, "not_found", "there is no process "+want)
-	return nil
-}
-
-func (p *process) doc() map[string]any {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	doc := map[string]any{"id": p.id, "pid": 7, "name": p.name, "command": p.command, "user": "sandbox", "cwd": "/workspace",
-		"status": "running", "started_at": p.startedAt}
-	if p.exit != nil {
-		doc["status"], doc["exit_code"], doc["reason"] = "exited", p.exit.ExitCode, p.exit.Reason
-		doc["ended_at"] = time.Now().UTC().Format(time.RFC3339)
-	}
-	return doc
-}
-
-func (s *Server) processes(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	items := []any{}
-	for _, id := range sb.order {
-		items = append(items, sb.processes[id].doc())
-	}
-	answer(w, 200, map[string]any{"items": items})
-}
-
-func (s *Server) process(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	if p := s.find(w, r, sb); p != nil {
-		answer(w, 200, p.doc())
-	}
-}
-
-func (s *Server) logs(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	p := s.find(w, r, sb)
-	if p == nil {
-		return
-	}
-	offset, _ := strconv.Atoi(r.URL.Query().Get("offset"))
-	chunks, _, _ := p.from(offset)
-	var text [3]strings.Builder
-	for _, c := range chunks {
-		text[c.stream].Write(c.data)
-		offset = c.offset + len(c.data)
-	}
-	answer(w, 200, map[string]any{"stdout": text[1].String(), "stderr": text[2].String(), "next_offset": offset})
-}
-
-func (s *Server) sendSignal(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	var body struct {
-		Signal string `json:"signal"`
-		Tree   bool   `json:"tree"`
-	}
-	p := s.find(w, r, sb)
-	if p == nil || !decode(w, r, &body) {
-		return
-	}
-	p.signal(body.Signal)
-	answer(w, 200, map[string]any{})
 }

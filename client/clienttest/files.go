@@ -26,12 +26,13 @@ type Entry struct {
 }
 
 type tree struct {
-	mu      sync.Mutex
-	entries map[string]*Entry // by clean absolute path; guarded by mu
+	mu       sync.Mutex
+	entries  map[string]*Entry // by clean absolute path; guarded by mu
+	watchers map[*watcher]bool // guarded by mu
 }
 
 func newTree() *tree {
-	t := &tree{entries: map[string]*Entry{}}
+	t := &tree{entries: map[string]*Entry{}, watchers: map[*watcher]bool{}}
 	for _, dir := range []string{"/", "/workspace", "/output", "/tmp"} {
 		t.entries[dir] = &Entry{Type: "directory", Mode: "0755"}
 	}
@@ -40,10 +41,24 @@ func newTree() *tree {
 
 // Put puts an entry into a sandbox as a program inside might.
 func (s *Server) Put(sandbox, path string, e Entry) {
-	t := s.tree(sandbox)
+	s.tree(sandbox).write(path, &e)
+}
+
+// write puts an entry in its place and tells those who watch.
+func (t *tree) write(path string, e *Entry) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.entries[path] = &e
+	t.writeLocked(path, e)
+}
+
+func (t *tree) writeLocked(path string, e *Entry) {
+	t.parents(path)
+	what := "create"
+	if t.entries[path] != nil {
+		what = "write"
+	}
+	t.entries[path] = e
+	t.tellLocked(change{Type: what, Path: path})
 }
 
 // Entry answers what is at path in a sandbox.
@@ -69,9 +84,12 @@ func (s *Server) fileRoutes(mux *http.ServeMux) {
 		"GET " + base: readFile, "PUT " + base: writeFile, "DELETE " + base: removeFile,
 		"GET " + base + "/stat": statFile, "GET " + base + "/list": listFiles,
 		"POST " + base + "/mkdir": makeDir, "POST " + base + "/move": moveFile,
+		"POST " + base + "/chmod": chmodFile, "POST " + base + "/compose": composeFile,
+		"GET " + base + "/search": searchFiles, "GET " + base + "/watch": s.watchFiles,
 	} {
 		mux.HandleFunc(pattern, s.usable(func(w http.ResponseWriter, r *http.Request, sb *sandbox) { h(w, r, sb.files) }))
 	}
+	mux.HandleFunc("POST "+base+"/sign", s.usable(s.signFile))
 }
 
 func (t *tree) info(path string) map[string]any {
@@ -131,8 +149,11 @@ func writeFile(w http.ResponseWriter, r *http.Request, t *tree) {
 	case mode == "":
 		mode = "0644"
 	}
-	t.parents(path)
-	t.entries[path] = &Entry{Type: "file", Mode: mode, Content: content}
+	if limit, err := strconv.Atoi(r.URL.Query().Get("max_bytes")); err == nil && len(content) > limit {
+		problem(w, 413, "payload_too_large", fmt.Sprintf("it may have %d bytes", limit))
+		return
+	}
+	t.writeLocked(path, &Entry{Type: "file", Mode: mode, Content: content})
 	answer(w, 201, t.info(path))
 }
 
@@ -159,6 +180,7 @@ func removeFile(w http.ResponseWriter, r *http.Request, t *tree) {
 		}
 	}
 	delete(t.entries, path)
+	t.tellLocked(change{Type: "remove", Path: path})
 	w.WriteHeader(204)
 }
 
@@ -219,8 +241,7 @@ func makeDir(w http.ResponseWriter, r *http.Request, t *tree) {
 			return
 		}
 	} else {
-		t.parents(body.Path)
-		t.entries[body.Path] = &Entry{Type: "directory", Mode: body.Mode}
+		t.writeLocked(body.Path, &Entry{Type: "directory", Mode: body.Mode})
 	}
 	answer(w, 201, t.info(body.Path))
 }
@@ -245,5 +266,6 @@ func moveFile(w http.ResponseWriter, r *http.Request, t *tree) {
 	}
 	t.entries[body.To] = e
 	delete(t.entries, body.From)
+	t.tellLocked(change{Type: "rename", Path: body.From, To: body.To})
 	answer(w, 200, t.info(body.To))
 }

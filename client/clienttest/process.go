@@ -1,13 +1,11 @@
 package clienttest
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -48,14 +46,17 @@ type process struct {
 	sizes     chan [2]int
 	signals   chan string
 
-	mu       sync.Mutex
-	catching bool          // guarded by mu
-	killedBy string        // guarded by mu
-	output   []chunk       // guarded by mu
-	produced int           // guarded by mu
-	stdinAt  int           // bytes of stdin taken; guarded by mu
-	exit     *exitDoc      // guarded by mu
-	changed  chan struct{} // closed and renewed when output or exit change; guarded by mu
+	mu        sync.Mutex
+	catching  bool           // guarded by mu
+	killedBy  string         // guarded by mu
+	stdinOpen bool           // guarded by mu
+	output    []chunk        // guarded by mu
+	produced  int            // guarded by mu
+	stdinAt   int            // bytes of stdin taken; guarded by mu
+	exit      *exitDoc       // guarded by mu
+	outcome   map[string]any // of code; guarded by mu
+	endedAt   string         // guarded by mu
+	changed   chan struct{}  // closed and renewed when output or exit change; guarded by mu
 }
 
 type exitDoc struct {
@@ -147,6 +148,11 @@ type startDoc struct {
 	TTY            bool              `json:"tty"`
 	Cols, Rows     int
 	Encoding       string `json:"encoding"`
+	StdinOpen      bool   `json:"stdin_open"`
+
+	Code      string `json:"code"`
+	Language  string `json:"language"`
+	ContextID string `json:"context_id"`
 }
 
 // start runs the command as a process of sb. openStdin: stdin comes by feed.
@@ -156,7 +162,7 @@ func (s *Server) start(sb *sandbox, d startDoc, openStdin bool) *process {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &process{
 		id: newID("prc_"), name: d.Name, command: d.Command, startedAt: now(), tty: d.TTY, cancel: cancel, stdin: writer,
-		sizes: make(chan [2]int, 16), signals: make(chan string, 16), changed: make(chan struct{}),
+		stdinOpen: openStdin, sizes: make(chan [2]int, 16), signals: make(chan string, 16), changed: make(chan struct{}),
 	}
 	if d.TTY {
 		p.sizes <- [2]int{d.Cols, d.Rows}
@@ -169,6 +175,9 @@ func (s *Server) start(sb *sandbox, d startDoc, openStdin bool) *process {
 	}
 	maps.Copy(env, d.Env)
 	program := s.programs[args[0]]
+	if d.Code != "" {
+		program = s.codeProgramLocked(sb, p, d)
+	}
 	sb.processes[p.id], sb.order = p, append(sb.order, p.id)
 	s.mu.Unlock()
 	if program == nil {
@@ -212,8 +221,21 @@ func (p *process) finish(code int, took time.Duration) {
 			e.StderrSize += len(c.data)
 		}
 	}
-	p.exit = e
+	p.exit, p.endedAt = e, now()
 	p.notifyLocked()
+}
+
+func (p *process) running() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.exit == nil
+}
+
+// outcomeDoc is what code brought besides its output; nil for a command.
+func (p *process) outcomeDoc() map[string]any {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return maps.Clone(p.outcome)
 }
 
 func words(command any) []string {
@@ -233,86 +255,4 @@ func words(command any) []string {
 func notFound(_ context.Context, p *Proc) int {
 	fmt.Fprintf(p.Stderr, "%s: not found\n", p.Args[0])
 	return 127
-}
-
-// builtins are the programs every sandbox has.
-var builtins = map[string]Program{
-	"true":  func(context.Context, *Proc) int { return 0 },
-	"false": func(context.Context, *Proc) int { return 1 },
-	"echo": func(_ context.Context, p *Proc) int {
-		fmt.Fprintln(p.Stdout, strings.Join(p.Args[1:], " "))
-		return 0
-	},
-	"warn": func(_ context.Context, p *Proc) int {
-		fmt.Fprintln(p.Stderr, strings.Join(p.Args[1:], " "))
-		return 0
-	},
-	"exit": func(_ context.Context, p *Proc) int {
-		code, _ := strconv.Atoi(p.Args[1])
-		return code
-	},
-	"cat": func(_ context.Context, p *Proc) int {
-		io.Copy(p.Stdout, p.Stdin)
-		return 0
-	},
-	"seq": func(_ context.Context, p *Proc) int {
-		n, _ := strconv.Atoi(p.Args[1])
-		for i := 1; i <= n; i++ {
-			fmt.Fprintln(p.Stdout, i)
-		}
-		return 0
-	},
-	"env": func(_ context.Context, p *Proc) int {
-		for k, v := range p.Env {
-			fmt.Fprintf(p.Stdout, "%s=%s\n", k, v)
-		}
-		return 0
-	},
-	"block": func(ctx context.Context, p *Proc) int { // until a signal; says when it runs
-		fmt.Fprintln(p.Stdout, "blocking")
-		<-ctx.Done()
-		return 0
-	},
-	"trap": func(ctx context.Context, p *Proc) int { // reports signals until KILL
-		p.Catch()
-		fmt.Fprintln(p.Stdout, "trapping")
-		for {
-			select {
-			case name := <-p.Signals:
-				fmt.Fprintf(p.Stdout, "got %s\n", name)
-			case <-ctx.Done():
-				return 0
-			}
-		}
-	},
-	"tty": func(ctx context.Context, p *Proc) int { // reports sizes; echoes lines until "exit N"
-		done := make(chan struct{})
-		defer func() { <-done }()
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		go func() {
-			defer close(done)
-			for {
-				select {
-				case size := <-p.Sizes:
-					fmt.Fprintf(p.Stdout, "size %dx%d\r\n", size[0], size[1])
-				case <-ctx.Done():
-					return
-				}
-			}
-		}()
-		in := bufio.NewReader(p.Stdin)
-		for {
-			line, err := in.ReadString('\r')
-			if err != nil {
-				return 0
-			}
-			line = strings.TrimRight(line, "\r")
-			if code, ok := strings.CutPrefix(line, "exit "); ok {
-				n, _ := strconv.Atoi(code)
-				return n
-			}
-			fmt.Fprintf(p.Stdout, "line %q\r\n", line)
-		}
-	},
 }

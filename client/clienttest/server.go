@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 )
 
 // Key is the API key that a [Server] accepts.
@@ -24,17 +23,20 @@ type Server struct {
 	http *httptest.Server
 	quit chan struct{} // closed by Close
 
-	mu        sync.Mutex
-	sandboxes map[string]*sandbox // guarded by mu
-	order     []string            // ids by creation; guarded by mu
-	replays   map[string]any      // idempotency key → *sandbox or *process; guarded by mu
-	programs  map[string]Program  // guarded by mu
-	requests  []Request           // guarded by mu
-	refusals  []refusal           // guarded by mu
-	cuts      []int               // bytes of output after which the next streams break; guarded by mu
-	live      map[int]func()      // breaks each open stream; guarded by mu
-	nextLive  int                 // guarded by mu
-	wg        sync.WaitGroup      // programs
+	mu          sync.Mutex
+	sandboxes   map[string]*sandbox  // guarded by mu
+	order       []string             // ids by creation; guarded by mu
+	replays     map[string]any       // idempotency key → *sandbox or *process; guarded by mu
+	programs    map[string]Program   // guarded by mu
+	requests    []Request            // guarded by mu
+	refusals    []refusal            // guarded by mu
+	cuts        []int                // bytes of output after which the next streams break; guarded by mu
+	outcomeCuts int                  // streams of code still to break before their result; guarded by mu
+	languages   map[string]Language  // guarded by mu
+	servers     map[int]http.Handler // inside of every sandbox, by port; guarded by mu
+	live        map[int]func()       // breaks each open stream; guarded by mu
+	nextLive    int                  // guarded by mu
+	wg          sync.WaitGroup       // programs
 }
 
 // Request is what a client asked, for tests that look at it.
@@ -55,13 +57,18 @@ type sandbox struct {
 	processes map[string]*process // guarded by Server.mu
 	order     []string            // guarded by Server.mu
 	files     *tree
+	contexts  []*codeContext // guarded by Server.mu
+	ports     []*port        // guarded by Server.mu
+	events    *journal
+	logs      *journal
 }
 
 // New starts a server; [Server.Close] ends it.
 func New() *Server {
 	s := &Server{
 		quit: make(chan struct{}), sandboxes: map[string]*sandbox{}, replays: map[string]any{},
-		programs: maps.Clone(builtins), live: map[int]func(){},
+		programs: maps.Clone(builtins), live: map[int]func(){}, languages: map[string]Language{"python": sums, "bash": sums},
+		servers: map[int]http.Handler{},
 	}
 	s.http = httptest.NewServer(s.routes())
 	s.URL = s.http.URL
@@ -140,7 +147,9 @@ func (s *Server) Sandboxes() []string {
 func (s *Server) SetStatus(id, status, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.sandboxes[id].doc["status"], s.sandboxes[id].doc["status_reason"] = status, reason
+	sb := s.sandboxes[id]
+	sb.moved(sb.status(), status, reason)
+	sb.doc["status"], sb.doc["status_reason"] = status, reason
 }
 
 func (sb *sandbox) status() string { return sb.doc["status"].(string) }
@@ -177,6 +186,7 @@ func (s *Server) takeCut() int {
 func (s *Server) routes() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { answer(w, 200, map[string]any{"status": "ready"}) })
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, r *http.Request) { answer(w, 200, map[string]any{"status": "ok"}) })
 	mux.HandleFunc("GET /v1/info", s.info)
 	mux.HandleFunc("GET /v1/runtimes", func(w http.ResponseWriter, r *http.Request) { answer(w, 200, map[string]any{"items": runtimes}) })
 	mux.HandleFunc("POST /v1/sandboxes", s.create)
@@ -188,8 +198,15 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("POST /v1/sandboxes/{id}/resume", s.with(s.become("READY")))
 	mux.HandleFunc("POST /v1/sandboxes/{id}/timeout", s.with(s.timeout))
 	mux.HandleFunc("POST /v1/sandboxes/{id}/keepalive", s.with(s.get))
+	mux.HandleFunc("GET /v1/sandboxes/{id}/network", s.with(s.network))
+	mux.HandleFunc("PUT /v1/sandboxes/{id}/network", s.with(s.setNetwork))
 	s.execRoutes(mux)
+	s.processRoutes(mux)
+	s.contextRoutes(mux)
 	s.fileRoutes(mux)
+	s.archiveRoutes(mux)
+	s.portRoutes(mux)
+	s.observationRoutes(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", "req_"+rand.Text())
 		if ref, ok := s.note(r); ok {
@@ -199,12 +216,17 @@ func (s *Server) routes() http.Handler {
 			problem(w, ref.status, ref.reason, "refused for a test")
 			return
 		}
-		if r.URL.Path != "/readyz" && r.Header.Get("Authorization") != "Bearer "+Key {
+		if !open(r) && r.Header.Get("Authorization") != "Bearer "+Key {
 			problem(w, 401, "unauthorized", "the key is not known")
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
+}
+
+// open reports whether a request needs no key.
+func open(r *http.Request) bool {
+	return r.URL.Path == "/readyz" || r.URL.Path == "/healthz" || r.URL.Path == "/openapi.json" || r.URL.Query().Has("signature")
 }
 
 func (s *Server) note(r *http.Request) (refusal, bool) {
@@ -250,155 +272,6 @@ func (s *Server) usable(h func(http.ResponseWriter, *http.Request, *sandbox)) ht
 			problem(w, 410, "gone", "the sandbox is "+status)
 		}
 	})
-}
-
-var runtimes = []map[string]any{{"name": "python", "version": "3.12.1", "image": "host", "exec": []string{"python3"}}}
-
-func (s *Server) info(w http.ResponseWriter, r *http.Request) {
-	answer(w, 200, map[string]any{
-		"version": "v0.0.0-test", "isolation": "none", "enforced": []string{"memory_mb"}, "features": []string{"exec"},
-		"limits": map[string]any{"max_cpu": 4}, "runtimes": runtimes,
-	})
-}
-
-func newID(prefix string) string { return prefix + strings.ToLower(rand.Text()) }
-
-func now() string { return time.Now().UTC().Format("2006-01-02T15:04:05.000Z") }
-
-func (s *Server) create(w http.ResponseWriter, r *http.Request) {
-	doc := map[string]any{
-		"image": "host", "cpu": 1, "memory_mb": 512, "disk_gb": 2, "pids": 256, "ttl_seconds": 3600, "on_timeout": "terminate",
-		"auto_resume": true, "network": []string{}, "env": map[string]any{}, "metadata": map[string]any{}, "user": "sandbox",
-		"workdir": "/workspace",
-	}
-	if !decode(w, r, &doc) {
-		return
-	}
-	status := "READY"
-	if r.URL.Query().Get("wait_seconds") == "0" {
-		status = "CREATING"
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	key := "create " + r.Header.Get("Idempotency-Key")
-	sb, again := s.replays[key].(*sandbox)
-	if !again {
-		id := newID("sbx_")
-		maps.Copy(doc, map[string]any{
-			"id": id, "sandbox_id": id, "status": status, "status_reason": nil, "worker_id": "wrk_test", "created_at": now(),
-			"ready_at": now(), "expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "ended_at": nil,
-			"create_ms": map[string]int{"total": 7}, "usage": map[string]int{},
-		})
-		sb = &sandbox{doc: doc, processes: map[string]*process{}, files: newTree()}
-		s.sandboxes[id], s.order, s.replays[key] = sb, append(s.order, id), sb
-	}
-	if sb.status() == "CREATING" {
-		answer(w, 202, sb.doc)
-		sb.doc["status"] = "READY" // by the time anyone looks
-		return
-	}
-	answer(w, 201, sb.doc)
-}
-
-func (s *Server) list(w http.ResponseWriter, r *http.Request) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	q := r.URL.Query()
-	limit, _ := strconv.Atoi(q.Get("limit"))
-	if limit == 0 {
-		limit = 50
-	}
-	var items []any
-	next := ""
-	passed := q.Get("cursor") == ""
-	for _, id := range slices.Backward(s.order) {
-		sb := s.sandboxes[id]
-		if !passed {
-			passed = id == q.Get("cursor")
-			continue
-		}
-		if !matches(sb, q.Get("status"), q) {
-			continue
-		}
-		if len(items) == limit {
-			next = items[limit-1].(map[string]any)["id"].(string)
-			break
-		}
-		items = append(items, sb.doc)
-	}
-	answer(w, 200, map[string]any{"items": items, "next_cursor": next})
-}
-
-func matches(sb *sandbox, statuses string, q map[string][]string) bool {
-	if statuses != "" {
-		want := strings.Split(statuses, ",")
-		if !slices.Contains(want, sb.status()) && !(slices.Contains(want, "active") && sb.active()) {
-			return false
-		}
-	}
-	metadata, _ := sb.doc["metadata"].(map[string]any)
-	for k, v := range q {
-		if name, ok := strings.CutPrefix(k, "metadata."); ok && metadata[name] != v[0] {
-			return false
-		}
-	}
-	return true
-}
-
-func (s *Server) get(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	answer(w, 200, sb.doc)
-}
-
-func (s *Server) delete(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if sb.active() {
-		sb.doc["status"], sb.doc["status_reason"], sb.doc["ended_at"] = "TERMINATED", "deleted", now()
-	}
-	for _, p := range sb.processes {
-		p.signal("KILL")
-	}
-	w.WriteHeader(204)
-}
-
-func (s *Server) update(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	var change map[string]any
-	if !decode(w, r, &change) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.Copy(sb.doc, change)
-	answer(w, 200, sb.doc)
-}
-
-func (s *Server) become(status string) func(http.ResponseWriter, *http.Request, *sandbox) {
-	return func(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if !sb.active() {
-			problem(w, 410, "gone", "the sandbox is "+sb.status())
-			return
-		}
-		sb.doc["status"] = status
-		answer(w, 200, sb.doc)
-	}
-}
-
-func (s *Server) timeout(w http.ResponseWriter, r *http.Request, sb *sandbox) {
-	var body struct {
-		TTLSeconds float64 `json:"ttl_seconds"`
-	}
-	if !decode(w, r, &body) {
-		return
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	end := time.Now().Add(time.Duration(body.TTLSeconds * float64(time.Second)))
-	sb.doc["expires_at"] = end.UTC().Format(time.RFC3339)
-	answer(w, 200, sb.doc)
 }
 
 func decode(w http.ResponseWriter, r *http.Request, into any) bool {

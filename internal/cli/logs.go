@@ -38,7 +38,7 @@ func (a *app) logsCommand() *cobra.Command {
 			}
 			var p *client.Process
 			if len(args) == 2 {
-				p, err = c.Process(ctx, id, args[1])
+				p, err = c.Processes(id).Get(ctx, args[1])
 			} else {
 				p, err = latest(ctx, c, id)
 			}
@@ -55,7 +55,7 @@ func (a *app) logsCommand() *cobra.Command {
 }
 
 func latest(ctx context.Context, c *client.Client, sandbox string) (*client.Process, error) {
-	processes, err := c.Processes(ctx, sandbox, false)
+	processes, err := c.Processes(sandbox).List(ctx, false)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func latest(ctx context.Context, c *client.Client, sandbox string) (*client.Proc
 }
 
 func (a *app) printProcesses(ctx context.Context, c *client.Client, sandbox string) error {
-	processes, err := c.Processes(ctx, sandbox, false)
+	processes, err := c.Processes(sandbox).List(ctx, false)
 	if err != nil {
 		return err
 	}
@@ -105,7 +105,7 @@ func (a *app) printOutput(ctx context.Context, c *client.Client, sandbox string,
 	if name == "" {
 		name = fmt.Sprint(p.PID)
 	}
-	for ev, err := range c.StreamProcess(reading, sandbox, name, offset) {
+	for ev, err := range c.Processes(sandbox).Stream(reading, name, offset) {
 		if err != nil {
 			if errors.Is(context.Cause(reading), errQuiet) {
 				return nil

@@ -1,0 +1,83 @@
+package client_test
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"testing"
+
+	"github.com/cayhq/cay/client"
+)
+
+// methods says which of the client's methods speak each operation of the API.
+var methods = map[string][]any{
+	"healthz":       {(*client.Client).Healthy},
+	"readyz":        {(*client.Client).Ready},
+	"openapi":       {(*client.Client).OpenAPI},
+	"metrics":       {(*client.Client).ServerMetrics},
+	"get-info":      {(*client.Client).Info},
+	"list-runtimes": {(*client.Client).Runtimes},
+	"create-ticket": {(*client.Client).Ticket},
+
+	"create-sandbox": {(*client.Client).Create},
+	"list-sandboxes": {(*client.Client).List},
+	"get-sandbox":    {(*client.Client).Get, (*client.Client).Wait},
+	"update-sandbox": {(*client.Client).Update},
+	"delete-sandbox": {(*client.Client).Delete},
+	"pause-sandbox":  {(*client.Client).Pause},
+	"resume-sandbox": {(*client.Client).Resume},
+	"set-timeout":    {(*client.Client).SetTimeout, (*client.Client).ExtendTimeout},
+	"keep-alive":     {(*client.Client).Keepalive},
+	"get-network":    {(*client.Client).Network},
+	"set-network":    {(*client.Client).SetNetwork},
+
+	"exec":           {(*client.Client).Exec, (*client.Client).Stream},
+	"exec-websocket": {(*client.Client).Session, (*client.Processes).Attach},
+	"terminal":       {(*client.Client).Terminal},
+
+	"list-processes": {(*client.Processes).List},
+	"get-process":    {(*client.Processes).Get},
+	"stream-process": {(*client.Processes).Stream},
+	"signal-process": {(*client.Processes).Signal},
+
+	"read-file":      {(*client.Files).Read},
+	"head-file":      {(*client.Files).Head},
+	"write-file":     {(*client.Files).Write},
+	"delete-file":    {(*client.Files).Remove},
+	"stat-file":      {(*client.Files).Stat},
+	"list-files":     {(*client.Files).List},
+	"make-directory": {(*client.Files).Mkdir},
+	"move-file":      {(*client.Files).Move},
+}
+
+// forPeople are operations that a program has no use for.
+var forPeople = []string{"docs"}
+
+func TestEveryOperationOfTheAPIHasAMethod(t *testing.T) {
+	raw, err := os.ReadFile("../openapi.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc struct {
+		Paths map[string]map[string]struct {
+			OperationID string `json:"operationId"`
+		}
+	}
+	if err := json.Unmarshal(raw, &doc); err != nil {
+		t.Fatal(err)
+	}
+	there := map[string]bool{}
+	for path, operations := range doc.Paths {
+		for verb, op := range operations {
+			there[op.OperationID] = true
+			if len(methods[op.OperationID]) == 0 && !slices.Contains(forPeople, op.OperationID) {
+				t.Errorf("%s %s, operation %q, has no method in the Go client; say in this test which it is", verb, path, op.OperationID)
+			}
+		}
+	}
+	for op := range methods {
+		if !there[op] {
+			t.Errorf("the API has no operation %q", op)
+		}
+	}
+}
