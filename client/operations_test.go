@@ -48,6 +48,7 @@ var methods = map[string][]any{
 	"list-files":     {(*client.Files).List},
 	"make-directory": {(*client.Files).Mkdir},
 	"move-file":      {(*client.Files).Move},
+	"sign-file":      {(*client.Files).Sign},
 }
 
 // forPeople are operations that a program has no use for.
