@@ -50,13 +50,6 @@ type Retention struct {
 	Idempotency time.Duration
 }
 
-// EventQuery selects a page of events in the order of their sequence.
-type EventQuery struct {
-	SandboxID ID    // "": the whole project
-	After     int64 // the sequence number to go on from
-	Limit     int
-}
-
 // Ticket lets a browser make one request without a key. Only its SHA-256 is kept.
 type Ticket struct {
 	Hash      [32]byte

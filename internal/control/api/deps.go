@@ -28,6 +28,10 @@ type Sandboxes interface {
 	// Enter returns a sandbox that is READY for use by an exec, a file or a terminal, counting the call as activity; a paused one with
 	// auto_resume is resumed first. Otherwise the error of cay.Sandbox.Usable. It reads memory, not the store, when it can.
 	Enter(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error)
+	// Events answers, oldest first, at most limit of what happened to the sandbox after an event, also once it has ended. NextEvents waits until there is
+	// something to tell; it answers an empty page when ctx ends.
+	Events(ctx context.Context, project, id cay.ID, after int64, limit int) (cay.EventPage, error)
+	NextEvents(ctx context.Context, project, id cay.ID, after int64, limit int) (cay.EventPage, error)
 	// Limits and Runtimes are for GET /v1/info and /v1/runtimes.
 	Limits() cay.Limits
 	// Enforced names the limits (of cpu, memory_mb, disk_gb, pids) that every worker keeps for real.

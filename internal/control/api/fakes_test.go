@@ -50,6 +50,8 @@ type fakeSandboxes struct {
 	reason  cay.StatusReason
 	created int
 	query   cay.SandboxQuery // of the last List
+	events  []cay.Event
+	oldest  int64 // event that is kept
 	panics  bool
 }
 

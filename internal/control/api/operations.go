@@ -106,6 +106,10 @@ var operations = map[string]operationDoc{
 	"get-network":    {tag: "Sandboxes", summary: "Get the network rules in force"},
 	"set-network":    {tag: "Sandboxes", summary: "Set the network rules", description: "Only [] for now.", reasons: []cay.ErrorReason{cay.NotImplemented}},
 
+	"list-events": {tag: "Sandboxes", summary: "List or follow what happened to a sandbox",
+		description: "Oldest first: changes of status, processes killed for memory, a full disk. Kept for 24 hours, also of a sandbox that has ended. As JSON, next_cursor is the after of the next page. As server-sent events, each is named after its type and has its id; where what came after the id that was given is no longer kept, an event named reset, with {}, comes first. The stream ends after the last status of a sandbox that has ended, and with an event named error {reason, detail} when it breaks. It is no activity.",
+		answers:     []answerDoc{{200, "application/json", reflect.TypeFor[eventList](), "A page"}, {200, eventStream, nil, "A page, or events as they happen"}}},
+
 	"exec": {tag: "Commands", summary: "Run a command", description: execDescription, maxBody: cay.MaxExecBody,
 		answers: []answerDoc{{200, "application/json", execResult, "How it ended, and its output"}, {200, eventStream, nil, "How it ended, and its output"}}, events: execEvents,
 		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.IdempotencyMismatch, cay.DiskFull, cay.Conflict}, inUse...)},

@@ -33,6 +33,8 @@ func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	typed(t, "GET   ", box+"/network", readSandboxes, "get-network", a.getNetwork)
 	typed(t, "PUT   ", box+"/network", writeSandboxes, "set-network", a.setNetwork)
 
+	raw(t, "GET   ", box+"/events", readSandboxes, "list-events", a.listEvents)
+
 	raw(t, "POST  ", box+"/exec", runCommands, "exec", a.exec)
 	raw(t, "GET   ", box+"/exec", runCommands, "exec-websocket", a.execWebSocket)
 	raw(t, "GET   ", box+"/terminal", runCommands, "terminal", a.terminal)

@@ -263,7 +263,7 @@ func TestWhatAWorkerReportsEndsTheSandboxOnceWithItsReason(t *testing.T) {
 	}
 	events, _, err := w.store.Events(ctx, project, cay.EventQuery{SandboxID: id, Limit: 10})
 	w.ok(err)
-	if len(events) != 3 || events[0].Data["status"] != "READY" || events[1].Type != "oom" || events[2].Data["status_reason"] != "oom" {
+	if len(events) != 3 || events[0].Data["to"] != "READY" || events[1].Type != "oom" || events[2].Data["reason"] != "oom" {
 		t.Errorf("events %+v", events)
 	}
 }

@@ -142,18 +142,6 @@ func (s *Sandboxes) Ended(ctx context.Context, worker, id cay.ID, reason cay.Sta
 	return err
 }
 
-// ProcessKilled records that a process of the sandbox was killed for memory while the sandbox lives on.
-func (s *Sandboxes) ProcessKilled(ctx context.Context, id cay.ID, at time.Time, process string, pid, rssMB int64) error {
-	_, sb := s.table.get(id)
-	if sb == nil {
-		return nil
-	}
-	return s.store.AddEvent(ctx, cay.Event{
-		SandboxID: id, ProjectID: sb.ProjectID, Type: "oom", At: at,
-		Data: map[string]any{"process_id": process, "pid": pid, "rss_mb": rssMB},
-	})
-}
-
 // Active takes a worker's word on a sandbox in use. foreground holds until it is taken back here or by Released.
 func (s *Sandboxes) Active(id cay.ID, at time.Time, foreground bool, usage cay.Usage) {
 	e, _ := s.table.get(id)

@@ -20,6 +20,8 @@ type Store interface {
 	MutateSandbox(ctx context.Context, id cay.ID, change func(*cay.Sandbox) ([]cay.Event, error)) (*cay.Sandbox, error)
 	TouchSandboxes(ctx context.Context, rows []*cay.Sandbox) error
 	AddEvent(ctx context.Context, e cay.Event) error
+	Events(ctx context.Context, project cay.ID, q cay.EventQuery) (events []cay.Event, kept cay.EventSpan, err error)
+	EventsSince(ctx context.Context, after int64, limit int) (sandboxes []cay.ID, newest int64, err error)
 	Purge(ctx context.Context, now time.Time, keep cay.Retention) error
 }
 
@@ -36,6 +38,7 @@ type Sandboxes struct {
 	log     *slog.Logger
 	table   *table
 	alarms  *alarms
+	feed    *feed
 
 	wake    func() // tells the scheduler that there is something to do
 	stop    context.CancelFunc
@@ -44,7 +47,7 @@ type Sandboxes struct {
 
 // New makes the life cycle over a store. Nothing works before Start.
 func New(cfg Config, store Store, workers Workers, log *slog.Logger) *Sandboxes {
-	return &Sandboxes{cfg: cfg, store: store, workers: workers, log: log, table: newTable(), alarms: newAlarms()}
+	return &Sandboxes{cfg: cfg, store: store, workers: workers, log: log, table: newTable(), alarms: newAlarms(), feed: newFeed()}
 }
 
 // Start reads the rows that have not ended and sets the clocks going. wake is called, and must not block, whenever a row has a new
@@ -62,6 +65,9 @@ func (s *Sandboxes) Start(ctx context.Context, wake func()) error {
 	s.stop = cancel
 	s.running.Go(func() { s.alarms.run(run, s.strike) })
 	s.running.Go(func() { s.keepHouse(run) })
+	s.running.Go(func() {
+		s.feed.run(run, s.store.EventsSince, func(err error) { s.log.Error("events could not be looked for", "error", err) })
+	})
 	return nil
 }
 
@@ -120,8 +126,10 @@ func (s *Sandboxes) mutate(ctx context.Context, id cay.ID, change func(*cay.Sand
 }
 
 func (s *Sandboxes) mutateRefusing(ctx context.Context, id cay.ID, refusal error, change func(*cay.Sandbox) error) (*cay.Sandbox, error) {
+	told := false
 	sb, err := s.store.MutateSandbox(ctx, id, func(sb *cay.Sandbox) ([]cay.Event, error) {
 		from := sb.Status
+		told = false
 		s.table.fold(sb)
 		if err := change(sb); err != nil {
 			return nil, err
@@ -129,7 +137,8 @@ func (s *Sandboxes) mutateRefusing(ctx context.Context, id cay.ID, refusal error
 		if sb.Status == from {
 			return nil, nil
 		}
-		return []cay.Event{statusEvent(sb, from)}, nil
+		told = true
+		return []cay.Event{cay.StatusEvent(sb, from, now())}, nil
 	})
 	if errors.Is(err, errUnchanged) {
 		return sb, nil
@@ -138,15 +147,10 @@ func (s *Sandboxes) mutateRefusing(ctx context.Context, id cay.ID, refusal error
 		return nil, err
 	}
 	s.publish(sb, refusal)
-	return sb, nil
-}
-
-func statusEvent(sb *cay.Sandbox, from cay.Status) cay.Event {
-	data := map[string]any{"from": string(from), "status": string(sb.Status)}
-	if sb.StatusReason != "" {
-		data["status_reason"] = string(sb.StatusReason)
+	if told {
+		s.feed.wake(id)
 	}
-	return cay.Event{SandboxID: sb.ID, ProjectID: sb.ProjectID, Type: "status", At: now(), Data: data}
+	return sb, nil
 }
 
 func (s *Sandboxes) publish(sb *cay.Sandbox, refusal error) {

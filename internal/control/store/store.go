@@ -19,9 +19,7 @@ type Store interface {
 	Workers
 	Access
 
-	// Events answers what happened after q.After, and the oldest sequence number still kept (zero when there is none).
-	Events(ctx context.Context, project cay.ID, q cay.EventQuery) (events []cay.Event, oldest int64, err error)
-	AddEvent(ctx context.Context, e cay.Event) error
+	Events
 
 	Idempotency() Idempotency
 
@@ -63,6 +61,16 @@ type Queue interface {
 type Workers interface {
 	PutWorker(ctx context.Context, w cay.Worker) error
 	Workers(ctx context.Context) ([]cay.WorkerLoad, error)
+}
+
+// Events are what happened to sandboxes. A sequence number is never used twice, and an event is seen after those with lower numbers.
+type Events interface {
+	// Events answers what happened after q.After, and what is kept at least from then on.
+	Events(ctx context.Context, project cay.ID, q cay.EventQuery) (events []cay.Event, kept cay.EventSpan, err error)
+	// EventsSince names sandboxes of any project to which something happened after an event, at most limit, and the newest event that
+	// was looked for.
+	EventsSince(ctx context.Context, after int64, limit int) (sandboxes []cay.ID, newest int64, err error)
+	AddEvent(ctx context.Context, e cay.Event) error
 }
 
 // Access is who may do what.

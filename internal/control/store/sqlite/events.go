@@ -20,7 +20,7 @@ func insertEvent(ctx context.Context, q *db.Queries, e cay.Event) error {
 		return err
 	}
 	if _, err := q.InsertEvent(ctx, db.InsertEventParams{
-		SandboxID: string(e.SandboxID), ProjectID: string(e.ProjectID), Type: e.Type, At: micros(e.At), Data: data,
+		SandboxID: string(e.SandboxID), ProjectID: string(e.ProjectID), Type: string(e.Type), At: micros(e.At), Data: data,
 	}); err != nil {
 		return fmt.Errorf("insert event of sandbox %s: %w", e.SandboxID, err)
 	}
@@ -33,7 +33,7 @@ func (s *Store) AddEvent(ctx context.Context, e cay.Event) error {
 }
 
 // Events implements store.Store.
-func (s *Store) Events(ctx context.Context, project cay.ID, eq cay.EventQuery) ([]cay.Event, int64, error) {
+func (s *Store) Events(ctx context.Context, project cay.ID, eq cay.EventQuery) ([]cay.Event, cay.EventSpan, error) {
 	var rows []db.Event
 	var err error
 	if eq.SandboxID == "" {
@@ -44,21 +44,41 @@ func (s *Store) Events(ctx context.Context, project cay.ID, eq cay.EventQuery) (
 		})
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("read events of %s: %w", project, err)
+		return nil, cay.EventSpan{}, fmt.Errorf("read events of %s: %w", project, err)
 	}
-	oldest, err := s.reading.OldestEvent(ctx)
+	kept, err := s.reading.EventSpan(ctx)
 	if err != nil {
-		return nil, 0, fmt.Errorf("read the oldest event: %w", err)
+		return nil, cay.EventSpan{}, fmt.Errorf("read which events are kept: %w", err)
 	}
 	events := make([]cay.Event, 0, len(rows))
 	for _, r := range rows {
-		e := cay.Event{Seq: r.Seq, SandboxID: cay.ID(r.SandboxID), ProjectID: cay.ID(r.ProjectID), Type: r.Type, At: fromMicros(r.At)}
+		e := cay.Event{Seq: r.Seq, SandboxID: cay.ID(r.SandboxID), ProjectID: cay.ID(r.ProjectID), Type: cay.EventType(r.Type), At: fromMicros(r.At)}
 		if err := json.Unmarshal([]byte(r.Data), &e.Data); err != nil {
-			return nil, 0, fmt.Errorf("read event %d: %w", r.Seq, err)
+			return nil, cay.EventSpan{}, fmt.Errorf("read event %d: %w", r.Seq, err)
 		}
 		events = append(events, e)
 	}
-	return events, oldest, nil
+	return events, cay.EventSpan{Oldest: kept.Oldest, Newest: kept.Newest}, nil
+}
+
+// EventsSince implements store.Store.
+func (s *Store) EventsSince(ctx context.Context, after int64, limit int) ([]cay.ID, int64, error) {
+	newest, err := s.reading.NewestEvent(ctx)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read the newest event: %w", err)
+	}
+	if newest <= after || limit <= 0 {
+		return nil, newest, nil
+	}
+	rows, err := s.reading.SandboxesWithEvents(ctx, db.SandboxesWithEventsParams{After: after, Newest: newest, Max: int64(limit)})
+	if err != nil {
+		return nil, 0, fmt.Errorf("read whose events are new: %w", err)
+	}
+	ids := make([]cay.ID, len(rows))
+	for i, id := range rows {
+		ids[i] = cay.ID(id)
+	}
+	return ids, newest, nil
 }
 
 // Purge implements store.Store.

@@ -140,12 +140,12 @@ func events(t *testing.T, s store.Store) {
 	}
 	must(t, s.AddEvent(t.Context(), cay.Event{SandboxID: "sbx_1", ProjectID: "prj_2", Type: "oom", At: epoch}))
 	must(t, s.AddEvent(t.Context(), cay.Event{SandboxID: "sbx_2", ProjectID: project, Type: "oom", At: epoch}))
-	first, oldest, err := s.Events(t.Context(), project, cay.EventQuery{SandboxID: "sbx_1", Limit: 3})
+	first, kept, err := s.Events(t.Context(), project, cay.EventQuery{SandboxID: "sbx_1", Limit: 3})
 	must(t, err)
 	rest, _, err := s.Events(t.Context(), project, cay.EventQuery{SandboxID: "sbx_1", After: first[2].Seq, Limit: 10})
 	must(t, err)
-	if len(first) != 3 || len(rest) != 2 || oldest > first[0].Seq {
-		t.Fatalf("%d and %d events, oldest %d", len(first), len(rest), oldest)
+	if len(first) != 3 || len(rest) != 2 || kept.Oldest != first[0].Seq || kept.Newest != first[0].Seq+6 {
+		t.Fatalf("%d and %d events, kept %+v", len(first), len(rest), kept)
 	}
 	for n, e := range append(first, rest...) {
 		if e.Data["n"] != float64(n) {

@@ -42,6 +42,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		"an abandoned idempotency key can be claimed again":                 abandoned,
 		"events are ordered and paged":                                      events,
 		"a server secret is made once for all servers":                      serverSecrets,
+		"new events name their sandboxes":                                   eventsSince,
 		"a purge removes what is old and nothing else":                      purge,
 		"what was called off before it began is not written":                calledOff,
 	} {
@@ -188,10 +189,10 @@ func eventsWithChanges(t *testing.T, s store.Store) {
 		return []cay.Event{{SandboxID: sb.ID, ProjectID: project, Type: "status", At: epoch, Data: map[string]any{"status": "READY"}}}, nil
 	})
 	must(t, err)
-	list, oldest, err := s.Events(t.Context(), project, cay.EventQuery{SandboxID: sb.ID, Limit: 10})
+	list, kept, err := s.Events(t.Context(), project, cay.EventQuery{SandboxID: sb.ID, Limit: 10})
 	must(t, err)
-	if len(list) != 1 || list[0].Type != "status" || list[0].Data["status"] != "READY" || !list[0].At.Equal(epoch) || oldest != list[0].Seq {
-		t.Errorf("got events %+v, oldest %d", list, oldest)
+	if len(list) != 1 || list[0].Type != "status" || list[0].Data["status"] != "READY" || !list[0].At.Equal(epoch) || kept != (cay.EventSpan{Oldest: list[0].Seq, Newest: list[0].Seq}) {
+		t.Errorf("got events %+v, kept %+v", list, kept)
 	}
 }
 

@@ -9,6 +9,22 @@ import (
 	"context"
 )
 
+const eventSpan = `-- name: EventSpan :one
+SELECT CAST(coalesce((SELECT min(o.seq) FROM events o), 0) AS INTEGER) AS oldest, CAST(coalesce((SELECT max(n.seq) FROM events n), 0) AS INTEGER) AS newest
+`
+
+type EventSpanRow struct {
+	Oldest int64
+	Newest int64
+}
+
+func (q *Queries) EventSpan(ctx context.Context) (EventSpanRow, error) {
+	row := q.db.QueryRowContext(ctx, eventSpan)
+	var i EventSpanRow
+	err := row.Scan(&i.Oldest, &i.Newest)
+	return i, err
+}
+
 const insertEvent = `-- name: InsertEvent :one
 INSERT INTO events (sandbox_id, project_id, type, at, data) VALUES (?, ?, ?, ?, ?) RETURNING seq
 `
@@ -34,12 +50,12 @@ func (q *Queries) InsertEvent(ctx context.Context, arg InsertEventParams) (int64
 	return seq, err
 }
 
-const oldestEvent = `-- name: OldestEvent :one
-SELECT CAST(coalesce(min(seq), 0) AS INTEGER) FROM events
+const newestEvent = `-- name: NewestEvent :one
+SELECT CAST(coalesce(max(seq), 0) AS INTEGER) FROM events
 `
 
-func (q *Queries) OldestEvent(ctx context.Context) (int64, error) {
-	row := q.db.QueryRowContext(ctx, oldestEvent)
+func (q *Queries) NewestEvent(ctx context.Context) (int64, error) {
+	row := q.db.QueryRowContext(ctx, newestEvent)
 	var column_1 int64
 	err := row.Scan(&column_1)
 	return column_1, err
@@ -157,6 +173,39 @@ func (q *Queries) SandboxEvents(ctx context.Context, arg SandboxEventsParams) ([
 			return nil, err
 		}
 		items = append(items, i)
+	}
+	if err := rows.Close(); err != nil {
+		return nil, err
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	return items, nil
+}
+
+const sandboxesWithEvents = `-- name: SandboxesWithEvents :many
+SELECT DISTINCT sandbox_id FROM events WHERE seq > ?1 AND seq <= ?2 LIMIT ?3
+`
+
+type SandboxesWithEventsParams struct {
+	After  int64
+	Newest int64
+	Max    int64
+}
+
+func (q *Queries) SandboxesWithEvents(ctx context.Context, arg SandboxesWithEventsParams) ([]string, error) {
+	rows, err := q.db.QueryContext(ctx, sandboxesWithEvents, arg.After, arg.Newest, arg.Max)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var items []string
+	for rows.Next() {
+		var sandbox_id string
+		if err := rows.Scan(&sandbox_id); err != nil {
+			return nil, err
+		}
+		items = append(items, sandbox_id)
 	}
 	if err := rows.Close(); err != nil {
 		return nil, err

@@ -15,5 +15,11 @@ DELETE FROM events WHERE seq IN (
     SELECT e.seq FROM events e WHERE e.seq <= (SELECT coalesce(max(m.seq), 0) FROM events m) - CAST(@keep AS INTEGER) LIMIT @max
 );
 
--- name: OldestEvent :one
-SELECT CAST(coalesce(min(seq), 0) AS INTEGER) FROM events;
+-- name: EventSpan :one
+SELECT CAST(coalesce((SELECT min(o.seq) FROM events o), 0) AS INTEGER) AS oldest, CAST(coalesce((SELECT max(n.seq) FROM events n), 0) AS INTEGER) AS newest;
+
+-- name: NewestEvent :one
+SELECT CAST(coalesce(max(seq), 0) AS INTEGER) FROM events;
+
+-- name: SandboxesWithEvents :many
+SELECT DISTINCT sandbox_id FROM events WHERE seq > @after AND seq <= @newest LIMIT @max;
