@@ -53,7 +53,7 @@ func (a *API) attended(r *http.Request) (context.Context, func()) {
 type execInput struct {
 	Idempotent
 	SandboxPath
-	Payload payload[execRequest]
+	Payload payload[ExecRequest]
 }
 
 // exec runs a command and answers its result, or its events with Accept: text/event-stream. A client that goes away leaves the
@@ -74,7 +74,7 @@ func (a *API) exec(w http.ResponseWriter, r *http.Request, in *execInput) error 
 	run := &execution{a: a, w: w, r: r, req: &in.Payload.value, live: accepts(r, eventStream), process: cay.NewID(cay.PrefixProcess)}
 	settle := func(bool) {}
 	if in.IdempotencyKey != "" {
-		run.process = keyedProcess(sb.ProjectID, sb.ID, in.IdempotencyKey)
+		run.process = keyedProcess("exec", sb.ProjectID, sb.ID, in.IdempotencyKey)
 		var first bool
 		if settle, first, err = a.execs.claim(r.Context(), run.process, in.Payload.sum); err != nil {
 			return err
@@ -103,7 +103,7 @@ type execution struct {
 	a       *API
 	w       http.ResponseWriter
 	r       *http.Request
-	req     *execRequest
+	req     *ExecRequest
 	process cay.ID
 	live    bool
 }

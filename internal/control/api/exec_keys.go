@@ -38,9 +38,9 @@ func newExecKeys() *execKeys {
 
 const idAlphabet = "0123456789abcdefghjkmnpqrstvwxyz"
 
-// keyedProcess is the id of the process that a key starts in a sandbox: the sandbox's time, then 80 bits of a hash.
-func keyedProcess(project, sandbox cay.ID, key string) cay.ID {
-	h := sha256.Sum256([]byte("exec\x00" + string(project) + "\x00" + string(sandbox) + "\x00" + key))
+// keyedProcess is the id of the process that a key starts on a route of a sandbox: the sandbox's time, then 80 bits of a hash.
+func keyedProcess(route string, project, sandbox cay.ID, key string) cay.ID {
+	h := sha256.Sum256([]byte(route + "\x00" + string(project) + "\x00" + string(sandbox) + "\x00" + key))
 	body := []byte(sandbox.Body()[:10])
 	for _, b := range h[:16] {
 		body = append(body, idAlphabet[b&31])

@@ -12,8 +12,8 @@ import (
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
 
-// execRequest is the body of an exec.
-type execRequest struct {
+// ExecRequest is the body of an exec. It is exported, as TerminalSize is, since huma looks into embedded types only then.
+type ExecRequest struct {
 	Command          command           `json:"command"`
 	Stdin            *string           `json:"stdin,omitzero" doc:"All of the input; absent: end of file at once. At most 64 MiB with the rest of the body"`
 	StdinBase64      []byte            `json:"stdin_base64,omitzero" doc:"The same for input that is no text; at most one of both"`
@@ -26,7 +26,7 @@ type execRequest struct {
 	KillOnDisconnect bool              `json:"kill_on_disconnect,omitzero" doc:"End the process when the connection that started it ends. Otherwise it runs on, whichever form of exec started it"`
 }
 
-func (e *execRequest) validate() error {
+func (e *ExecRequest) validate() error {
 	if len(e.Command.argv) == 0 && e.Command.shell == "" {
 		return cay.Errorf(cay.InvalidRequest, "`command` is needed: a string for the shell, or a list of a program and its arguments").On("command")
 	}
@@ -58,7 +58,7 @@ func checkEncoding(e streams.Encoding) error {
 }
 
 // timeout is zero for none.
-func (e *execRequest) timeout() (time.Duration, error) {
+func (e *ExecRequest) timeout() (time.Duration, error) {
 	switch {
 	case !e.TimeoutSeconds.set:
 		return cay.DefaultExecPeriod, nil
@@ -68,7 +68,7 @@ func (e *execRequest) timeout() (time.Duration, error) {
 	return seconds("timeout_seconds", e.TimeoutSeconds.v)
 }
 
-func (e *execRequest) maxOutput() int64 {
+func (e *ExecRequest) maxOutput() int64 {
 	if e.MaxOutputBytes != nil {
 		return *e.MaxOutputBytes
 	}
@@ -76,7 +76,7 @@ func (e *execRequest) maxOutput() int64 {
 }
 
 // input is what goes to stdin; ok is false when there is none.
-func (e *execRequest) input() (data []byte, ok bool) {
+func (e *ExecRequest) input() (data []byte, ok bool) {
 	if e.Stdin != nil {
 		return []byte(*e.Stdin), true
 	}
@@ -84,7 +84,7 @@ func (e *execRequest) input() (data []byte, ok bool) {
 }
 
 // spec is the process as the node takes it. The request has been validated.
-func (e *execRequest) spec() *nodev1.ProcessSpec {
+func (e *ExecRequest) spec() *nodev1.ProcessSpec {
 	timeout, _ := e.timeout()
 	return &nodev1.ProcessSpec{
 		Argv: e.Command.argv, Shell: e.Command.shell, Env: e.Env, Cwd: e.Cwd, User: e.User,

@@ -160,10 +160,8 @@ func (c *conversation) attachOr(process, offset string, start func() error) erro
 // startFields is what a start message may carry beside an exec's fields.
 type startFields struct {
 	Type string `json:"type"`
-	execRequest
-	TTY  bool   `json:"tty,omitzero"`
-	Cols uint16 `json:"cols,omitzero"`
-	Rows uint16 `json:"rows,omitzero"`
+	ExecRequest
+	TerminalSize
 }
 
 // startByMessage reads the start message. A nil error without a first message means that the client has left.
@@ -210,14 +208,8 @@ func decodeStart(data []byte) (*startFields, error) {
 	if err := f.validate(); err != nil {
 		return nil, err
 	}
-	if !f.TTY && (f.Cols != 0 || f.Rows != 0) {
-		return nil, cay.Errorf(cay.InvalidRequest, "`cols` and `rows` need `tty`").On("cols")
-	}
-	if f.TTY && f.Cols == 0 {
-		f.Cols = 80
-	}
-	if f.TTY && f.Rows == 0 {
-		f.Rows = 24
+	if err := f.settle(); err != nil {
+		return nil, err
 	}
 	return &f, nil
 }

@@ -11,7 +11,7 @@ func FuzzExecBody(f *testing.F) {
 	f.Add([]byte(`{"command":"ls","env":{"A":"b"},"timeout_seconds":null,"stdin_base64":"YQ=="}`))
 	f.Add([]byte(`{"command":["a","b"],"max_output_bytes":5,"encoding":"base64"}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		var req execRequest
+		var req ExecRequest
 		err := strictjson.Decode(data, &req)
 		if err == nil {
 			err = req.validate()

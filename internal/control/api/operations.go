@@ -27,6 +27,10 @@ A client that goes away leaves the command running, in every form of exec, unles
 
 Accept: text/event-stream answers events instead: start {process_id, offset}, stdout and stderr {data | data_base64}, gap {stream, offset, bytes}, exit {the fields without output}, error {reason, detail}, and a comment every 15 s. Offsets count stdout and stderr together in the order read; the id of an event is the offset after it (there is none while half a character of the other stream waits for its rest). A stream that ends without exit is broken: attach again with GET …/processes/{process}/stream and Last-Event-ID. The stream that started the process holds it back when it reads slowly; after 60 s without progress it ends with slow_consumer and the process runs on.`
 
+const startProcessDescription = `The process outlives the request and every timeout but its own, of which there is none unless timeout_seconds says so, and the sandbox's. It is not activity: a sandbox with nothing else to do becomes idle. A program that cannot be started is a 201 all the same, with status failed, exit_code 127 or 126, reason start_failed and a detail. A name that a running process has is already_exists.
+
+stdin that the body brings is closed behind it unless stdin_open; what a node does not take at once follows after the answer. An Idempotency-Key answers with the same process, as it is now.`
+
 const webSocketDescription = `Subprotocol cay.exec.v1. Client, as text: {"type":"start", the fields of an exec, "tty", "cols", "rows"} first, then {"type":"resize","cols","rows"}, {"type":"signal","signal":"INT","tree":true}, {"type":"close_stdin"}, {"type":"ping"}; binary messages, up to 1 MiB, are stdin, which stays open until close_stdin.
 
 Server, as text: {"type":"started","process_id","offset","stdin_offset"}, gap, exit, error {reason, detail}, pong; binary: a channel byte (1 stdout, 2 stderr), then bytes. On a TTY close_stdin sends Ctrl-D and all output is channel 1.
@@ -38,6 +42,8 @@ The server closes with 1000 after exit; otherwise it sends error, then closes wi
 var (
 	sandboxType = reflect.TypeFor[sandbox]()
 	execResult  = reflect.TypeFor[execAnswer]()
+	processType = reflect.TypeFor[process]()
+	stdinType   = reflect.TypeFor[stdinAnswer]()
 	fileType    = reflect.TypeFor[file]()
 	statusType  = reflect.TypeFor[statusAnswer]()
 )
@@ -118,6 +124,19 @@ var operations = map[string]operationDoc{
 		description: "As GET …/exec, but it starts by itself. Closed with 1000 by the client, the shell gets HUP, then KILL; any other loss leaves it waiting 60 s for its user, who attaches with process_id and offset.", answers: []answerDoc{upgraded}, reasons: inUse},
 	"list-processes": {tag: "Commands", summary: "List processes", reasons: inUse},
 	"get-process":    {tag: "Commands", summary: "Get a process", reasons: inUse},
+	"start-process": {tag: "Commands", summary: "Start a process in the background", status: 201, maxBody: cay.MaxExecBody, description: startProcessDescription,
+		answers: []answerDoc{{201, "application/json", processType, "It runs, or failed to start"}},
+		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.AlreadyExists, cay.IdempotencyMismatch, cay.DiskFull, cay.QuotaExceeded}, inUse...)},
+	"get-process-logs": {tag: "Commands", summary: "Read a page of a process's output", description: "What is kept, from an offset on; it never waits. A character that the end of the page would cut belongs to the next page.",
+		reasons: append([]cay.ErrorReason{cay.Conflict}, inUse...)},
+	"write-stdin": {tag: "Commands", summary: "Write to a process's stdin", binaryBody: true,
+		description: "The body, up to 64 MiB, goes to the process as it comes, and the answer follows when the process's side has all of it: a process that does not read holds it back. It comes in one run: who else writes to the process, another request or a WebSocket, waits. A process that has ended, or whose stdin is not open, is 409. With offset a request that was cut off can be repeated; an Idempotency-Key covers the query and the length of the body.",
+		answers:     []answerDoc{{200, "application/json", stdinType, "How far the process's stdin is"}},
+		reasons:     append([]cay.ErrorReason{cay.Conflict, cay.PayloadTooLarge, cay.IdempotencyMismatch}, inUse...)},
+	"resize-process": {tag: "Commands", summary: "Set the size of a process's terminal", status: 204, answers: []answerDoc{{204, "", nil, "Set"}},
+		description: "A process that has ended, or has no terminal, is 409.", reasons: append([]cay.ErrorReason{cay.Conflict}, inUse...)},
+	"wait-for-process": {tag: "Commands", summary: "Wait for the end of a process", description: "Answers the process once it has ended, or as it is when timeout_seconds are over.",
+		reasons: append([]cay.ErrorReason{cay.Conflict}, inUse...)},
 	"stream-process": {tag: "Commands", summary: "Attach to a process's output",
 		description: "Server-sent events as of POST …/exec, or, as a WebSocket, messages as of GET …/exec without stdin. It holds nobody back: a reader that lags gets a gap. Ended processes can be attached to for 15 minutes, and the last 100 as long as the sandbox lives.",
 		answers:     []answerDoc{{200, eventStream, nil, "Events"}, upgraded}, events: execEvents, reasons: append([]cay.ErrorReason{cay.Conflict}, inUse...)},

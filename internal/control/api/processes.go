@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"strconv"
@@ -25,6 +26,9 @@ type process struct {
 	PID        int64    `json:"pid"`
 	PPID       int64    `json:"ppid,omitzero"`
 	Name       *string  `json:"name"`
+	TTY        bool     `json:"tty"`
+	Cols       uint32   `json:"cols,omitzero" doc:"Of the terminal, if it has one"`
+	Rows       uint32   `json:"rows,omitzero"`
 	Command    []string `json:"command"`
 	User       string   `json:"user"`
 	Cwd        string   `json:"cwd"`
@@ -32,6 +36,7 @@ type process struct {
 	ExitCode   *int32   `json:"exit_code"`
 	Signal     *string  `json:"signal"`
 	Reason     *string  `json:"reason"`
+	Detail     string   `json:"detail,omitzero" doc:"Why it did not start, or was ended"`
 	StartedAt  moment   `json:"started_at"`
 	EndedAt    moment   `json:"ended_at"`
 	CPUSeconds float64  `json:"cpu_seconds"`
@@ -39,18 +44,28 @@ type process struct {
 	State      string   `json:"state,omitzero" doc:"As the kernel calls it: R, S, D, Z, T"`
 }
 
-func processOf(p *nodev1.ProcessInfo) process {
+// processOf is a process as clients see it. For one that a client started, what it left to the sandbox is the sandbox's.
+func processOf(sb *cay.Sandbox, p *nodev1.ProcessInfo) process {
 	out := process{
 		ID: nullable(p.GetProcessId()), PID: p.GetPid(), PPID: p.GetPpid(), Name: nullable(p.GetName()), Command: p.GetCommand(),
 		User: p.GetUser(), Cwd: p.GetCwd(), Status: p.GetStatus(), StartedAt: unixMilli(p.GetStartedUnixMs()), EndedAt: unixMilli(p.GetEndedUnixMs()),
-		CPUSeconds: p.GetCpuSeconds(), MemoryMB: p.GetRssMb(), State: p.GetState(),
+		CPUSeconds: p.GetCpuSeconds(), MemoryMB: p.GetRssMb(), State: p.GetState(), TTY: p.GetTty(),
+	}
+	if out.TTY {
+		out.Cols, out.Rows = p.GetCols(), p.GetRows()
+	}
+	if out.ID != nil {
+		out.User, out.Cwd = cmp.Or(out.User, sb.Spec.User), cmp.Or(out.Cwd, sb.Spec.Workdir)
 	}
 	if e := p.GetExit(); e != nil {
 		code := e.GetCode()
-		out.ExitCode, out.Signal, out.Reason = &code, nullable(e.GetSignal()), nullable(e.GetReason())
+		out.ExitCode, out.Signal, out.Reason, out.Detail = &code, nullable(e.GetSignal()), nullable(e.GetReason()), e.GetDetail()
 	}
 	return out
 }
+
+// processRunning is the status of a process that has not ended.
+const processRunning = "running"
 
 func unixMilli(ms int64) moment {
 	if ms <= 0 {
@@ -79,7 +94,7 @@ func (a *API) listProcesses(ctx context.Context, in *listProcessesInput) (*listP
 	}
 	items := make([]process, len(found))
 	for i, p := range found {
-		items[i] = processOf(p)
+		items[i] = processOf(sb, p)
 	}
 	return &listProcessesOutput{Body: pageOf(items, "")}, nil
 }
@@ -93,10 +108,11 @@ func processesOf(ctx context.Context, node nodev1connect.NodeServiceClient, sand
 }
 
 type ProcessPath struct {
-	Process string `path:"process" doc:"prc_…, a pid, or the name of a running process"`
+	Process string `path:"process" doc:"prc_…, a pid, or a name: of the process that runs under it, else of the last that did"`
 }
 
-// findProcess looks a process up by its id, its pid, or its name among the running.
+// findProcess looks a process up by its id, its pid or its name. Several that have ended may have had one name: the last counts,
+// unless one is running.
 func findProcess(ctx context.Context, node nodev1connect.NodeServiceClient, sandbox cay.ID, name string) (*nodev1.ProcessInfo, error) {
 	pid, err := strconv.ParseInt(name, 10, 64)
 	byPID := err == nil && pid > 0
@@ -104,10 +120,18 @@ func findProcess(ctx context.Context, node nodev1connect.NodeServiceClient, sand
 	if err != nil {
 		return nil, err
 	}
+	var last *nodev1.ProcessInfo
 	for _, p := range found {
-		if p.GetProcessId() == name || byPID && p.GetPid() == pid || name != "" && p.GetName() == name && p.GetStatus() == "running" {
+		switch {
+		case p.GetProcessId() == name, byPID && p.GetPid() == pid && p.GetStatus() == processRunning,
+			name != "" && p.GetName() == name && p.GetStatus() == processRunning:
 			return p, nil
+		case (byPID && p.GetPid() == pid || name != "" && p.GetName() == name) && p.GetStartedUnixMs() >= last.GetStartedUnixMs():
+			last = p
 		}
+	}
+	if last != nil {
+		return last, nil
 	}
 	return nil, cay.Errorf(cay.NotFound, "there is no process %q in sandbox %s", clip(name, 100), sandbox)
 }
@@ -145,7 +169,7 @@ func (a *API) getProcess(ctx context.Context, in *getProcessInput) (*processOutp
 	if err != nil {
 		return nil, err
 	}
-	return &processOutput{Body: processOf(p)}, nil
+	return &processOutput{Body: processOf(sb, p)}, nil
 }
 
 type signalRequest struct {

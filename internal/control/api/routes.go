@@ -40,6 +40,11 @@ func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	raw(t, "GET   ", box+"/terminal", runCommands, "terminal", a.terminal)
 	typed(t, "GET   ", box+"/processes", runCommands, "list-processes", a.listProcesses)
 	typed(t, "GET   ", box+"/processes/{process}", runCommands, "get-process", a.getProcess)
+	raw(t, "POST  ", box+"/processes", runCommands, "start-process", a.startProcess)
+	typed(t, "GET   ", box+"/processes/{process}/logs", runCommands, "get-process-logs", a.processLogs)
+	raw(t, "POST  ", box+"/processes/{process}/stdin", runCommands, "write-stdin", a.writeStdin)
+	typed(t, "POST  ", box+"/processes/{process}/resize", runCommands, "resize-process", a.resizeProcess)
+	typed(t, "GET   ", box+"/processes/{process}/wait", runCommands, "wait-for-process", a.waitProcess)
 	raw(t, "GET   ", box+"/processes/{process}/stream", runCommands, "stream-process", a.streamProcess)
 	typed(t, "POST  ", box+"/processes/{process}/signal", runCommands, "signal-process", a.signalProcess)
 

@@ -74,6 +74,14 @@ func (s *session) send(m *nodev1.ProcessInput) error {
 
 // feed sends data as stdin, from an offset on, then closes it.
 func (s *session) feed(data []byte, from int64) error {
+	if err := s.feedOpen(data, from); err != nil {
+		return err
+	}
+	return s.closeStdin()
+}
+
+// feedOpen is feed without the close.
+func (s *session) feedOpen(data []byte, from int64) error {
 	data = data[min(max(from, 0), int64(len(data))):]
 	for len(data) > 0 {
 		n := min(len(data), stdinPiece)
@@ -82,7 +90,7 @@ func (s *session) feed(data []byte, from int64) error {
 		}
 		data = data[n:]
 	}
-	return s.closeStdin()
+	return nil
 }
 
 func (s *session) closeStdin() error {

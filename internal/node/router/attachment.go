@@ -37,13 +37,9 @@ type attachOptions struct {
 
 // Attach adds a reader to a process that runs or has ended.
 func (s *Session) Attach(ctx context.Context, spec AttachSpec) (*Attachment, error) {
-	p, err := s.Find(spec.Ref)
+	p, err := s.find(spec.Ref)
 	if err != nil {
-		if log, ok := s.cfg.Spool.Get(cay.ID(spec.Ref)); ok && log.Process().Exit != nil {
-			p, err = endedProcess(s, log), nil
-		} else {
-			return nil, err
-		}
+		return nil, err
 	}
 	select {
 	case <-p.started:
@@ -55,6 +51,26 @@ func (s *Session) Attach(ctx context.Context, spec AttachSpec) (*Attachment, err
 	}
 	s.Touch()
 	return s.attach(p, spec.Offset, attachOptions{foreground: spec.Foreground, takeStdin: spec.TakeStdin})
+}
+
+// find is Find, and finds the processes that ended before this node began as well.
+func (s *Session) find(ref string) (*Process, error) {
+	p, err := s.Find(ref)
+	if err != nil {
+		if log, ok := s.cfg.Spool.Get(cay.ID(ref)); ok && log.Process().Exit != nil {
+			return endedProcess(s, log), nil
+		}
+	}
+	return p, err
+}
+
+// Output is the log of a process, running or ended.
+func (s *Session) Output(ref string) (*spool.Log, error) {
+	p, err := s.find(ref)
+	if err != nil {
+		return nil, err
+	}
+	return p.log, nil
 }
 
 // endedProcess stands for a process that ended before this node began.

@@ -147,7 +147,7 @@ func (s *Session) register(spec StartSpec) (p *Process, fresh bool, err error) {
 	}
 	log, err := s.cfg.Spool.Create(spool.Process{
 		ID: spec.ID, Name: ps.Name, Command: command, User: ps.User, Cwd: ps.Cwd, TTY: ps.TTY, StdinOpen: ps.StdinOpen,
-		MaxOutput: ps.MaxOutput, Stream: s.nextStream, StartedAt: time.Now(),
+		Cols: ps.Cols, Rows: ps.Rows, MaxOutput: ps.MaxOutput, Stream: s.nextStream, StartedAt: time.Now(),
 		KillOnDisconnect: spec.KillOnDisconnect, HangupOnDisconnect: spec.HangupOnDisconnect,
 	})
 	if err != nil {
@@ -163,7 +163,8 @@ func (s *Session) enter(log *spool.Log) *Process {
 		s: s, id: m.ID, name: m.Name, tty: m.TTY, stream: m.Stream, log: log, started: make(chan struct{}), done: make(chan struct{}),
 		connNext: -1, acked: log.Produced(), hangupOnDisconnect: m.HangupOnDisconnect, frozen: s.isFrozen(),
 	}
-	p.in.room = make(chan struct{}, 1)
+	p.in.room, p.in.turn = make(chan struct{}, 1), make(chan struct{}, 1)
+	p.in.eof = m.StdinClosed
 	s.processes[p.id] = p
 	s.streams[p.stream] = p
 	if p.name != "" {
@@ -366,7 +367,7 @@ func (p *Process) exited(m *guestv1.Exited) {
 	bySignal := e.Signal != ""
 	switch {
 	case p.notStarted && !bySignal:
-		e.Reason = cay.ExitStartFailed
+		e.Reason, e.Detail = cay.ExitStartFailed, startFailure(p.log)
 	case p.timedOut && (bySignal || e.Code == 128+int(unix.SIGKILL)):
 		d := e.Duration
 		e = exitOf(cay.ExitTimeout, "")
@@ -378,6 +379,19 @@ func (p *Process) exited(m *guestv1.Exited) {
 	}
 	p.mu.Unlock()
 	p.finish(e)
+}
+
+// startFailure is why a process did not start: what the agent wrote on its stderr.
+func startFailure(log *spool.Log) string {
+	var text []byte
+	_, err := log.Collect(cay.Stderr, func(c spool.Chunk) error {
+		text = append(text, c.Data[:min(len(c.Data), maxDetail-len(text))]...)
+		return nil
+	})
+	if detail := cleanText(strings.TrimSpace(string(text)), maxDetail); err == nil && detail != "" {
+		return detail
+	}
+	return "it cannot be executed"
 }
 
 // finish settles the exit, once. Readers get it after the last byte; the agent is told to forget the process when it is saved.

@@ -44,12 +44,13 @@ func (s *Session) Signal(ctx context.Context, ref, signal string, tree bool) err
 	s.Touch()
 	m := &guestv1.Signal{Signal: int32(sig), Tree: tree}
 	if p, err := s.Find(ref); err == nil {
-		if p.isDone() {
-			return cay.Errorf(cay.Conflict, "process %s has ended", p.id)
-		}
-		p.mu.Lock()
+		p.mu.Lock() // first: whoever has read the exit finds it done
+		ended := p.isDone()
 		p.signalled = sig
 		p.mu.Unlock()
+		if ended {
+			return cay.Errorf(cay.Conflict, "process %s has ended", p.id)
+		}
 		m.ProcessId = string(p.id)
 	} else if pid, ok := parsePID(ref); ok {
 		m.Pid = pid

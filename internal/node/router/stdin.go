@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/node/spool"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/wire/guestv1"
 )
@@ -20,6 +21,8 @@ type stdin struct {
 	dropped bool   // nobody takes any more
 	owner   *Attachment
 	room    chan struct{} // capacity 1: there may be room now
+	turn    chan struct{} // capacity 1: full while there is a Writer
+	writer  *Writer       // while it is there, the owner waits; nil: none
 }
 
 func (in *stdin) end() int64 { return in.base + int64(len(in.buf)) }
@@ -33,6 +36,12 @@ func (in *stdin) wakeWriter() {
 	select {
 	case in.room <- struct{}{}:
 	default:
+	}
+	if in.writer != nil {
+		select {
+		case in.writer.room <- struct{}{}:
+		default:
+		}
 	}
 }
 
@@ -86,6 +95,7 @@ func (p *Process) appendStdin(b []byte) []byte {
 		in.eofSent = true
 		if p.tty { // Ctrl-D ends nothing for good, and must not come twice
 			in.eof = false
+			in.wakeWriter()
 		}
 	}
 	return b
@@ -104,20 +114,28 @@ func (p *Process) feed() {
 // WriteStdin gives data to the process. It waits while the process does not take what it was given before. After the process's
 // end, or once another reader took over stdin, it is cay.Conflict.
 func (a *Attachment) WriteStdin(ctx context.Context, data []byte) error {
-	p := a.p
+	return a.p.writeStdin(ctx, data, a.p.in.room, a.ownsStdin)
+}
+
+// writeStdin queues data as there is room for it. may, called with p.mu, says whether the caller may write, and whether now.
+func (p *Process) writeStdin(ctx context.Context, data []byte, room <-chan struct{}, may func() (now bool, err error)) error {
 	if p.tty {
 		p.s.Touch()
 	}
 	for {
 		p.mu.Lock()
 		in := &p.in
-		if err := a.ownsStdin(); err != nil {
+		now, err := may()
+		if err != nil {
 			in.wakeWriter() // what woke this one may be meant for the owner
 			p.mu.Unlock()
 			return err
 		}
-		n := min(stdinWindow-len(in.buf), len(data))
-		in.buf = append(in.buf, data[:max(n, 0)]...)
+		n := 0
+		if now {
+			n = max(min(stdinWindow-len(in.buf), len(data)), 0)
+		}
+		in.buf = append(in.buf, data[:n]...)
 		if n > 0 {
 			data = data[n:]
 		}
@@ -129,7 +147,7 @@ func (a *Attachment) WriteStdin(ctx context.Context, data []byte) error {
 			return nil
 		}
 		select {
-		case <-in.room:
+		case <-room:
 		case <-p.s.closed:
 			return errClosed()
 		case <-ctx.Done():
@@ -139,40 +157,65 @@ func (a *Attachment) WriteStdin(ctx context.Context, data []byte) error {
 }
 
 // ownsStdin needs p.mu.
-func (a *Attachment) ownsStdin() error {
-	switch {
-	case a.p.in.dropped:
-		return cay.Errorf(cay.Conflict, "process %s has ended", a.p.id)
-	case a.p.in.owner != a:
-		return cay.Errorf(cay.Conflict, "another client took over the stdin of process %s", a.p.id)
-	case a.p.in.eof:
-		return cay.Errorf(cay.Conflict, "the stdin of process %s is closed", a.p.id)
+func (a *Attachment) ownsStdin() (now bool, err error) {
+	if a.p.in.owner != a && !a.p.in.dropped {
+		return false, cay.Errorf(cay.Conflict, "another client took over the stdin of process %s", a.p.id)
 	}
-	return nil
+	now, err = a.p.takesStdin()
+	return now && a.p.in.writer == nil, err
+}
+
+// takesStdin says whether anybody can write; now is false while a terminal's Ctrl-D is on its way. With p.mu.
+func (p *Process) takesStdin() (now bool, err error) {
+	switch {
+	case p.in.dropped:
+		return false, cay.Errorf(cay.Conflict, "process %s has ended", p.id)
+	case p.in.eof && !p.tty:
+		return false, cay.Errorf(cay.Conflict, "the stdin of process %s is closed", p.id)
+	}
+	return !p.in.eof, nil
 }
 
 // CloseStdin ends stdin after what was written; on a terminal it sends Ctrl-D.
 func (a *Attachment) CloseStdin() error {
-	a.p.mu.Lock()
-	err := a.ownsStdin()
+	return a.p.closeStdin(a.ownsStdin)
+}
+
+func (p *Process) closeStdin(may func() (now bool, err error)) error {
+	p.mu.Lock()
+	_, err := may()
 	if err == nil {
-		a.p.in.eof, a.p.in.eofSent = true, false
+		p.in.eof, p.in.eofSent = true, false
 	}
-	a.p.mu.Unlock()
-	if err == nil {
-		a.p.feed()
+	p.mu.Unlock()
+	if err != nil {
+		return err
 	}
-	return err
+	if !p.tty {
+		p.log.Update(func(m *spool.Process) { m.StdinClosed = true })
+		p.s.changed(p)
+	}
+	p.feed()
+	return nil
 }
 
 // Resize sets the size of the process's terminal.
 func (a *Attachment) Resize(ctx context.Context, cols, rows uint16) error {
-	if !a.p.tty {
-		return cay.Errorf(cay.Conflict, "process %s has no terminal", a.p.id)
+	p := a.p
+	switch {
+	case !p.log.Process().TTY:
+		return cay.Errorf(cay.Conflict, "process %s has no terminal", p.id)
+	case p.isDone():
+		return cay.Errorf(cay.Conflict, "process %s has ended", p.id)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	return a.p.s.done(ctx, &guestv1.ToAgent{Message: &guestv1.ToAgent_Resize{Resize: &guestv1.Resize{
-		ProcessId: string(a.p.id), Cols: uint32(cols), Rows: uint32(rows),
+	err := p.s.done(ctx, &guestv1.ToAgent{Message: &guestv1.ToAgent_Resize{Resize: &guestv1.Resize{
+		ProcessId: string(p.id), Cols: uint32(cols), Rows: uint32(rows),
 	}}}, true)
+	if err == nil {
+		p.log.Update(func(m *spool.Process) { m.Cols, m.Rows = cols, rows })
+		p.s.changed(p)
+	}
+	return err
 }

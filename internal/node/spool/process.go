@@ -50,6 +50,8 @@ type Process struct {
 	User      string    `json:"user,omitempty"`
 	Cwd       string    `json:"cwd,omitempty"`
 	TTY       bool      `json:"tty,omitempty"`
+	Cols      uint16    `json:"cols,omitempty"` // of the terminal
+	Rows      uint16    `json:"rows,omitempty"`
 	StdinOpen bool      `json:"stdin_open,omitempty"`
 	MaxOutput int64     `json:"max_output_bytes"`
 	Stream    uint64    `json:"stream"` // the number of its frames on the guest hop
@@ -60,6 +62,7 @@ type Process struct {
 	Deadline  time.Time     `json:"deadline,omitzero"`     // zero: none, or the sandbox is frozen
 	Remaining time.Duration `json:"remaining_ns,omitzero"` // of the timeout, while frozen
 
+	StdinClosed        bool `json:"stdin_closed,omitempty"` // since the start
 	KillOnDisconnect   bool `json:"kill_on_disconnect,omitempty"`
 	HangupOnDisconnect bool `json:"hangup_on_disconnect,omitempty"`
 

@@ -22,24 +22,33 @@ func (s service) Process(ctx context.Context, stream *processStream) error {
 	if err != nil {
 		return noderpc.Encode(cay.Errorf(cay.InvalidRequest, "the first message starts or attaches").Because(err))
 	}
+	if at := first.GetAttach(); at.GetTakeStdin() && at.GetCollect() {
+		return s.write(ctx, stream, at)
+	}
 	session, a, collect, err := s.begin(ctx, first)
 	if err != nil {
 		return noderpc.Encode(err)
 	}
 	defer a.Close()
-	ctx, leave := context.WithCancel(ctx)
-	defer leave()
-	s.w.background(func() { receive(ctx, stream, session, a, leave) })
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	s.w.background(func() { receive(ctx, stream, session, a, collect && first.GetAttach() != nil, leave) })
 	err = send(ctx, stream, a, collect)
-	if err == nil || left(ctx, err) {
+	if refused, ok := asError(context.Cause(ctx)); ok {
+		err = refused
+	} else if err == nil || left(ctx, err) {
 		return nil
 	}
-	// The stream has begun: its error is a message, so that the client learns of it behind everything that came before.
+	return s.broken(stream, a.Process().ID(), err)
+}
+
+// broken ends a stream that has begun: its error is a message, so that the client learns of it behind everything that came before.
+func (s service) broken(stream *processStream, process cay.ID, err error) error {
 	e := &nodev1.StreamError{Reason: string(cay.ReasonOf(err)), Detail: "the stream failed"}
 	if ce, ok := asError(err); ok {
 		e.Detail = ce.Detail
 	} else {
-		s.w.log.Error("process stream failed", "process", a.Process().ID(), "error", err)
+		s.w.log.Error("process stream failed", "process", process, "error", err)
 	}
 	return stream.Send(&nodev1.ProcessOutput{Output: &nodev1.ProcessOutput_Error{Error: e}})
 }
@@ -89,8 +98,8 @@ func processSpec(p *nodev1.ProcessSpec) (cay.ProcessSpec, error) {
 }
 
 // receive feeds the process what the caller sends, at the pace at which it is taken. Errors are the caller's to notice: a process
-// that has ended takes no stdin, as a broken pipe would not.
-func receive(ctx context.Context, stream *processStream, session *router.Session, a *router.Attachment, leave func()) {
+// that has ended takes no stdin, as a broken pipe would not. strict: a resize that fails ends the stream.
+func receive(ctx context.Context, stream *processStream, session *router.Session, a *router.Attachment, strict bool, leave context.CancelCauseFunc) {
 	for {
 		in, err := stream.Receive()
 		if err != nil {
@@ -102,12 +111,16 @@ func receive(ctx context.Context, stream *processStream, session *router.Session
 		case *nodev1.ProcessInput_CloseStdin:
 			_ = a.CloseStdin()
 		case *nodev1.ProcessInput_Resize:
-			_ = a.Resize(ctx, uint16(min(in.Resize.Cols, math.MaxUint16)), uint16(min(in.Resize.Rows, math.MaxUint16)))
+			err := a.Resize(ctx, uint16(min(in.Resize.Cols, math.MaxUint16)), uint16(min(in.Resize.Rows, math.MaxUint16)))
+			if err != nil && strict {
+				leave(err)
+				return
+			}
 		case *nodev1.ProcessInput_Signal:
 			_ = session.Signal(ctx, string(a.Process().ID()), in.Signal.Signal, in.Signal.Tree)
 		case *nodev1.ProcessInput_Detach:
 			a.Detach()
-			leave()
+			leave(nil)
 			return
 		}
 	}
@@ -262,7 +275,7 @@ const (
 func processInfo(p spool.Process) *nodev1.ProcessInfo {
 	info := &nodev1.ProcessInfo{
 		ProcessId: string(p.ID), Pid: p.PID, Name: p.Name, Command: p.Command, User: p.User, Cwd: p.Cwd, Status: statusRunning,
-		StartedUnixMs: p.StartedAt.UnixMilli(),
+		StartedUnixMs: p.StartedAt.UnixMilli(), Tty: p.TTY, Cols: uint32(p.Cols), Rows: uint32(p.Rows),
 	}
 	if p.Exit != nil {
 		info.Exit, info.EndedUnixMs, info.Status = exitMessage(*p.Exit), p.EndedAt.UnixMilli(), statusExited

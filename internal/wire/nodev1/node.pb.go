@@ -1942,13 +1942,16 @@ func (x *StartProcess) GetHangupOnDisconnect() bool {
 }
 
 type AttachProcess struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
-	ProcessId     string                 `protobuf:"bytes,2,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
-	Offset        int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // of stdout and stderr together; -1: from the end
-	Collect       bool                   `protobuf:"varint,4,opt,name=collect,proto3" json:"collect,omitempty"`
-	Foreground    bool                   `protobuf:"varint,5,opt,name=foreground,proto3" json:"foreground,omitempty"`
-	TakeStdin     bool                   `protobuf:"varint,6,opt,name=take_stdin,json=takeStdin,proto3" json:"take_stdin,omitempty"` // this caller's stdin, resize and close count
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	SandboxId  string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	ProcessId  string                 `protobuf:"bytes,2,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	Offset     int64                  `protobuf:"varint,3,opt,name=offset,proto3" json:"offset,omitempty"` // of stdout and stderr together; -1: from the end
+	Collect    bool                   `protobuf:"varint,4,opt,name=collect,proto3" json:"collect,omitempty"`
+	Foreground bool                   `protobuf:"varint,5,opt,name=foreground,proto3" json:"foreground,omitempty"`
+	// This caller's stdin, resize and close count. With collect it only writes, after any other that does, and whoever had stdin before
+	// waits and then has it again: started says from which offset on; detach or the end of what is sent is answered by another started
+	// with the offset reached, and what cannot be taken ends the stream with an error.
+	TakeStdin     bool `protobuf:"varint,6,opt,name=take_stdin,json=takeStdin,proto3" json:"take_stdin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2285,6 +2288,9 @@ type CodeReport struct {
 	Error            *CodeReport_Error        `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	ExecutionCount   int64                    `protobuf:"varint,6,opt,name=execution_count,json=executionCount,proto3" json:"execution_count,omitempty"`
 	ContextLost      bool                     `protobuf:"varint,7,opt,name=context_lost,json=contextLost,proto3" json:"context_lost,omitempty"`
+	Language         string                   `protobuf:"bytes,8,opt,name=language,proto3" json:"language,omitempty"`                    // of the program, as the node knows it
+	ContextId        string                   `protobuf:"bytes,9,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"` // it ran in
+	User             string                   `protobuf:"bytes,10,opt,name=user,proto3" json:"user,omitempty"`                           // it ran as; "": the sandbox's
 	unknownFields    protoimpl.UnknownFields
 	sizeCache        protoimpl.SizeCache
 }
@@ -2366,6 +2372,27 @@ func (x *CodeReport) GetContextLost() bool {
 		return x.ContextLost
 	}
 	return false
+}
+
+func (x *CodeReport) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *CodeReport) GetContextId() string {
+	if x != nil {
+		return x.ContextId
+	}
+	return ""
+}
+
+func (x *CodeReport) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
 }
 
 type Started struct {
@@ -2742,6 +2769,9 @@ type ProcessInfo struct {
 	CpuSeconds    float64                `protobuf:"fixed64,12,opt,name=cpu_seconds,json=cpuSeconds,proto3" json:"cpu_seconds,omitempty"`
 	RssMb         int64                  `protobuf:"varint,13,opt,name=rss_mb,json=rssMb,proto3" json:"rss_mb,omitempty"`
 	State         string                 `protobuf:"bytes,14,opt,name=state,proto3" json:"state,omitempty"` // R, S, Z …
+	Tty           bool                   `protobuf:"varint,15,opt,name=tty,proto3" json:"tty,omitempty"`
+	Cols          uint32                 `protobuf:"varint,16,opt,name=cols,proto3" json:"cols,omitempty"` // of the terminal
+	Rows          uint32                 `protobuf:"varint,17,opt,name=rows,proto3" json:"rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2872,6 +2902,27 @@ func (x *ProcessInfo) GetState() string {
 		return x.State
 	}
 	return ""
+}
+
+func (x *ProcessInfo) GetTty() bool {
+	if x != nil {
+		return x.Tty
+	}
+	return false
+}
+
+func (x *ProcessInfo) GetCols() uint32 {
+	if x != nil {
+		return x.Cols
+	}
+	return 0
+}
+
+func (x *ProcessInfo) GetRows() uint32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
 }
 
 type ListProcessesRequest struct {
@@ -6334,7 +6385,7 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\x04exit\x18\x04 \x01(\v2\x11.cay.node.v1.ExitH\x00R\x04exit\x120\n" +
 	"\x05error\x18\x05 \x01(\v2\x18.cay.node.v1.StreamErrorH\x00R\x05error\x121\n" +
 	"\x06report\x18\x06 \x01(\v2\x17.cay.node.v1.CodeReportH\x00R\x06reportB\b\n" +
-	"\x06output\"\x96\x05\n" +
+	"\x06output\"\xe5\x05\n" +
 	"\n" +
 	"CodeReport\x12G\n" +
 	"\rfiles_changed\x18\x01 \x03(\v2\".cay.node.v1.CodeReport.FileChangeR\ffilesChanged\x12'\n" +
@@ -6343,7 +6394,12 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\x11results_truncated\x18\x04 \x01(\bR\x10resultsTruncated\x123\n" +
 	"\x05error\x18\x05 \x01(\v2\x1d.cay.node.v1.CodeReport.ErrorR\x05error\x12'\n" +
 	"\x0fexecution_count\x18\x06 \x01(\x03R\x0eexecutionCount\x12!\n" +
-	"\fcontext_lost\x18\a \x01(\bR\vcontextLost\x1aD\n" +
+	"\fcontext_lost\x18\a \x01(\bR\vcontextLost\x12\x1a\n" +
+	"\blanguage\x18\b \x01(\tR\blanguage\x12\x1d\n" +
+	"\n" +
+	"context_id\x18\t \x01(\tR\tcontextId\x12\x12\n" +
+	"\x04user\x18\n" +
+	" \x01(\tR\x04user\x1aD\n" +
 	"\n" +
 	"FileChange\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12\x12\n" +
@@ -6391,7 +6447,7 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"stderrSize\"=\n" +
 	"\vStreamError\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
-	"\x06detail\x18\x02 \x01(\tR\x06detail\"\xff\x02\n" +
+	"\x06detail\x18\x02 \x01(\tR\x06detail\"\xb9\x03\n" +
 	"\vProcessInfo\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x10\n" +
@@ -6409,7 +6465,10 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\vcpu_seconds\x18\f \x01(\x01R\n" +
 	"cpuSeconds\x12\x15\n" +
 	"\x06rss_mb\x18\r \x01(\x03R\x05rssMb\x12\x14\n" +
-	"\x05state\x18\x0e \x01(\tR\x05state\"G\n" +
+	"\x05state\x18\x0e \x01(\tR\x05state\x12\x10\n" +
+	"\x03tty\x18\x0f \x01(\bR\x03tty\x12\x12\n" +
+	"\x04cols\x18\x10 \x01(\rR\x04cols\x12\x12\n" +
+	"\x04rows\x18\x11 \x01(\rR\x04rows\"G\n" +
 	"\x14ListProcessesRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x10\n" +
