@@ -184,7 +184,7 @@ func (a *API) writeFile(w http.ResponseWriter, r *http.Request, in *writeFileInp
 	stop := a.whenClosing(cancel)
 	defer stop()
 	stream := p.node.WriteFile(ctx)
-	info, err := upload(stream, header, r.Body)
+	info, err := upload(stream, fileHeaderPart(header), fileData, &nodev1.WriteFileRequest{Part: &nodev1.WriteFileRequest_Commit{Commit: true}}, r.Body)
 	if err != nil {
 		cancel() // before the stream is closed: what has no commit is not written
 		_, _ = stream.CloseAndReceive()
@@ -197,14 +197,23 @@ func (a *API) writeFile(w http.ResponseWriter, r *http.Request, in *writeFileInp
 	return writeJSON(w, out)
 }
 
-func upload(stream *connect.ClientStreamForClient[nodev1.WriteFileRequest, nodev1.FileInfo], header *nodev1.WriteFileHeader, body io.Reader) (*nodev1.FileInfo, error) {
+func fileHeaderPart(h *nodev1.WriteFileHeader) *nodev1.WriteFileRequest {
+	return &nodev1.WriteFileRequest{Part: &nodev1.WriteFileRequest_Header{Header: h}}
+}
+
+func fileData(b []byte) *nodev1.WriteFileRequest {
+	return &nodev1.WriteFileRequest{Part: &nodev1.WriteFileRequest_Data{Data: b}}
+}
+
+// upload sends header, body and commit. The node's answer may come before all of it is sent.
+func upload[Req, Res any](stream *connect.ClientStreamForClient[Req, Res], header *Req, data func([]byte) *Req, commit *Req, body io.Reader) (*Res, error) {
 	// Send answers io.EOF once the node has made up its mind; what it decided is the stream's answer.
-	sent := stream.Send(&nodev1.WriteFileRequest{Part: &nodev1.WriteFileRequest_Header{Header: header}})
+	sent := stream.Send(header)
 	buf := make([]byte, filePiece)
 	for sent == nil {
 		n, err := fill(body, buf)
 		if n > 0 {
-			sent = stream.Send(&nodev1.WriteFileRequest{Part: &nodev1.WriteFileRequest_Data{Data: buf[:n]}})
+			sent = stream.Send(data(buf[:n]))
 		}
 		if err != nil && !errors.Is(err, io.EOF) {
 			if tooMuch := new(http.MaxBytesError); errors.As(err, &tooMuch) {
@@ -213,7 +222,7 @@ func upload(stream *connect.ClientStreamForClient[nodev1.WriteFileRequest, nodev
 			return nil, cay.Errorf(cay.InvalidRequest, "the body ended early; nothing was written").Because(err)
 		}
 		if err != nil && sent == nil {
-			sent = stream.Send(&nodev1.WriteFileRequest{Part: &nodev1.WriteFileRequest_Commit{Commit: true}})
+			sent = stream.Send(commit)
 			break
 		}
 	}

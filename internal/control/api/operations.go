@@ -45,6 +45,7 @@ var (
 	processType = reflect.TypeFor[process]()
 	stdinType   = reflect.TypeFor[stdinAnswer]()
 	fileType    = reflect.TypeFor[file]()
+	archiveType = reflect.TypeFor[archiveAnswer]()
 	statusType  = reflect.TypeFor[statusAnswer]()
 )
 
@@ -162,6 +163,13 @@ var operations = map[string]operationDoc{
 	"sign-file": {tag: "Files", summary: "Make a URL that is good by itself",
 		description: "The URL is good without a key, until it expires, for exactly that method, file, user and size: GET, which allows HEAD, or PUT. It dies with the key that made it, with the key's scope files, and with the sandbox. Treat it as a secret.",
 		reasons:     []cay.ErrorReason{cay.IdempotencyMismatch, cay.Conflict}},
+	"read-archive": {tag: "Files", summary: "Download a directory as an archive", description: "Names are relative to path; of a file, an archive of it alone. Symlinks stay symlinks; sockets, devices and FIFOs are left out. An archive that breaks on the way ends the connection: it is never a shorter one.",
+		answers: []answerDoc{{200, "application/gzip", nil, "tar.gz"}, {200, "application/x-tar", nil, "tar"}, {200, "application/zstd", nil, "tar.zst"}},
+		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.Forbidden, cay.Conflict}, inUse...)},
+	"write-archive": {tag: "Files", summary: "Upload an archive into a directory", binaryBody: true,
+		description: "The directory is made if it is missing. All or nothing: an entry that would leave path (.., an absolute name, through a symlink or a hard link), a cut archive or a full disk writes nothing. What is there already is merged with: directories stay as they are, files are replaced one by one, each at once. setuid and setgid bits are dropped; devices, FIFOs and sockets are skipped and counted. The owner is user.",
+		answers:     []answerDoc{{200, "application/json", archiveType, "What was written"}},
+		reasons:     append([]cay.ErrorReason{cay.Unprocessable, cay.DiskFull, cay.Conflict}, inUse...)},
 
 	"create-ticket": {tag: "System", summary: "Make a ticket for a browser", description: "Good once, for 60 s, for exactly that GET, SSE or WebSocket URL with its query; put it behind ?ticket=. It has the scopes of the key and dies with it."},
 	"get-info":      {tag: "System", summary: "Version, features, limits, runtimes, isolation"},

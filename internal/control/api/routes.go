@@ -58,6 +58,9 @@ func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	typed(t, "POST  ", box+"/files/move", useFiles, "move-file", a.moveFile)
 	typed(t, "POST  ", box+"/files/sign", useFiles, "sign-file", a.signFile)
 
+	raw(t, "GET   ", box+"/archive", useFiles, "read-archive", a.readArchive)
+	raw(t, "PUT   ", box+"/archive", useFiles, "write-archive", a.writeArchive)
+
 	typed(t, "POST  ", "/v1/tickets", anyKey, "create-ticket", a.createTicket)
 	typed(t, "GET   ", "/v1/info", anyKey, "get-info", a.getInfo)
 	typed(t, "GET   ", "/v1/runtimes", anyKey, "list-runtimes", a.listRuntimes)

@@ -53,6 +53,10 @@ func (a *Agent) bulk(ctx context.Context, req *guestv1.Bulk) error {
 			err = a.send(patient, t.ReadFile)
 		case *guestv1.Bulk_WriteFile:
 			err = a.receive(patient, t.WriteFile)
+		case *guestv1.Bulk_ReadArchive:
+			err = a.sendArchive(patient, t.ReadArchive)
+		case *guestv1.Bulk_WriteArchive:
+			err = a.receiveArchive(patient, t.WriteArchive)
 		default:
 			err = sendHeader(patient, nil, cay.Errorf(cay.NotImplemented, "this agent does not know the transfer"))
 		}
@@ -77,7 +81,11 @@ func (c *idleConn) Write(b []byte) (int, error) {
 }
 
 func sendHeader(w io.Writer, info *guestv1.FileInfo, err error) error {
-	h := &guestv1.BulkHeader{File: info}
+	return sendAnswer(w, &guestv1.BulkHeader{File: info}, err)
+}
+
+// sendAnswer sends the problem where there is one, else the header.
+func sendAnswer(w io.Writer, h *guestv1.BulkHeader, err error) error {
 	if err != nil {
 		h = &guestv1.BulkHeader{Problem: problem(err)}
 	}

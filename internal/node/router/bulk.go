@@ -94,8 +94,20 @@ func (t *transfer) close() {
 	})
 }
 
-// header reads a BulkHeader.
+// header reads the BulkHeader of a file.
 func (t *transfer) header() (*guestv1.FileInfo, error) {
+	h, err := t.answer()
+	if err != nil {
+		return nil, err
+	}
+	if h.File == nil {
+		return nil, t.broken(violation("empty header"))
+	}
+	return h.File, nil
+}
+
+// answer reads a BulkHeader; a problem is an error.
+func (t *transfer) answer() (*guestv1.BulkHeader, error) {
 	f, err := t.reader.Read()
 	if err != nil {
 		return nil, t.broken(err)
@@ -107,10 +119,7 @@ func (t *transfer) header() (*guestv1.FileInfo, error) {
 	if h.Problem != nil {
 		return nil, guestError(h.Problem)
 	}
-	if h.File == nil {
-		return nil, t.broken(violation("empty header"))
-	}
-	return h.File, nil
+	return &h, nil
 }
 
 func (t *transfer) broken(err error) error {
@@ -149,30 +158,39 @@ func (r *FileReader) Next() ([]byte, error) {
 		return nil, io.EOF
 	}
 	r.t.nc.SetReadDeadline(time.Now().Add(r.t.s.timing.BulkIdle))
-	f, err := r.t.reader.Read()
+	data, err := r.t.next()
+	if err != nil {
+		r.done = err == io.EOF
+		return nil, err
+	}
+	if r.left >= 0 {
+		if int64(len(data)) > r.left {
+			return nil, r.t.broken(violation("more data than was asked for"))
+		}
+		r.left -= int64(len(data))
+	}
+	return data, nil
+}
+
+// next reads the data frame that follows; io.EOF at the end that was announced.
+func (t *transfer) next() ([]byte, error) {
+	f, err := t.reader.Read()
 	switch {
 	case err != nil:
 		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
-		return nil, r.t.broken(err)
+		return nil, t.broken(err)
 	case f.Type == wire.FrameEnd:
-		r.done = true
 		return nil, io.EOF
 	case f.Type == wire.FrameHeader: // a fault in the middle
 		var h guestv1.BulkHeader
 		if proto.Unmarshal(f.Payload, &h) == nil && h.Problem != nil {
 			return nil, guestError(h.Problem)
 		}
-		return nil, r.t.broken(violation("second header"))
+		return nil, t.broken(violation("second header"))
 	case f.Type != wire.FrameData:
-		return nil, r.t.broken(violation("frame of type %d in a transfer", f.Type))
-	}
-	if r.left >= 0 {
-		if int64(len(f.Payload)) > r.left {
-			return nil, r.t.broken(violation("more data than was asked for"))
-		}
-		r.left -= int64(len(f.Payload))
+		return nil, t.broken(violation("frame of type %d in a transfer", f.Type))
 	}
 	return f.Payload, nil
 }
@@ -181,34 +199,41 @@ func (r *FileReader) Next() ([]byte, error) {
 func (r *FileReader) Close() { r.t.close() }
 
 // FileWriter writes a file of the sandbox. Nothing is visible before Commit; Close without it leaves everything as it was.
-type FileWriter struct {
-	t      *transfer
-	buf    []byte
-	answer chan writeAnswer
-	early  *writeAnswer
-}
-
-type writeAnswer struct {
-	info *guestv1.FileInfo
-	err  error
-}
+type FileWriter = upload[*guestv1.FileInfo]
 
 // WriteFile begins to write a file.
 func (s *Session) WriteFile(ctx context.Context, w *guestv1.WriteFile) (*FileWriter, error) {
-	t, err := s.dialBulk(ctx, &guestv1.Bulk{Transfer: &guestv1.Bulk_WriteFile{WriteFile: w}})
+	return startUpload(ctx, s, &guestv1.Bulk{Transfer: &guestv1.Bulk_WriteFile{WriteFile: w}}, (*transfer).header)
+}
+
+// upload sends data that the agent answers once, with a T or a problem, after the commit or before it.
+type upload[T any] struct {
+	t      *transfer
+	buf    []byte
+	answer chan uploadAnswer[T]
+	early  *uploadAnswer[T]
+}
+
+type uploadAnswer[T any] struct {
+	info T
+	err  error
+}
+
+func startUpload[T any](ctx context.Context, s *Session, b *guestv1.Bulk, header func(*transfer) (T, error)) (*upload[T], error) {
+	t, err := s.dialBulk(ctx, b)
 	if err != nil {
 		return nil, err
 	}
-	fw := &FileWriter{t: t, answer: make(chan writeAnswer, 1)}
+	w := &upload[T]{t: t, answer: make(chan uploadAnswer[T], 1)}
 	go func() { // ends with the connection; Close waits for it
-		info, err := t.header()
-		fw.answer <- writeAnswer{info, err}
+		info, err := header(t)
+		w.answer <- uploadAnswer[T]{info, err}
 	}()
-	return fw, nil
+	return w, nil
 }
 
 // Write sends at most MaxData bytes. A refusal of the guest, such as a full disk, may come with any Write.
-func (w *FileWriter) Write(data []byte) error {
+func (w *upload[T]) Write(data []byte) error {
 	select {
 	case a := <-w.answer:
 		w.early = &a
@@ -221,45 +246,46 @@ func (w *FileWriter) Write(data []byte) error {
 		if err == nil {
 			return nil
 		}
-		w.await()
+		w.await(w.t.s.timing.BulkIdle)
 	}
 	return w.failure()
 }
 
 // await takes the agent's answer, which follows soon when it no longer reads.
-func (w *FileWriter) await() {
+func (w *upload[T]) await(patience time.Duration) {
 	if w.early == nil {
-		w.t.nc.SetReadDeadline(time.Now().Add(w.t.s.timing.BulkIdle))
+		w.t.nc.SetReadDeadline(time.Now().Add(patience))
 		a := <-w.answer
 		w.early = &a
 	}
 }
 
-func (w *FileWriter) failure() error {
+func (w *upload[T]) failure() error {
 	if w.early.err == nil {
-		return w.t.broken(violation("file written before it was complete"))
+		return w.t.broken(violation("written before it was complete"))
 	}
 	return w.early.err
 }
 
-// Commit makes the file visible and describes it.
-func (w *FileWriter) Commit() (*guestv1.FileInfo, error) {
+// Commit makes what was sent visible and describes it.
+func (w *upload[T]) Commit() (T, error) {
 	select {
 	case a := <-w.answer:
 		w.early = &a
 	default:
 	}
 	if w.early != nil {
-		return nil, w.failure()
+		var none T
+		return none, w.failure()
 	}
 	w.t.nc.SetWriteDeadline(time.Now().Add(w.t.s.timing.BulkIdle))
 	_, _ = w.t.nc.Write(wire.AppendFrame(w.buf[:0], wire.Frame{Type: wire.FrameCommit})) // a failure shows in the answer
-	w.await()
+	w.await(w.t.s.timing.Commit)
 	return w.early.info, w.early.err
 }
 
 // Close ends the transfer.
-func (w *FileWriter) Close() {
+func (w *upload[T]) Close() {
 	w.t.close()
-	w.await()
+	w.await(0)
 }

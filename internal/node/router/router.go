@@ -48,6 +48,7 @@ type Timing struct {
 	Lost       time.Duration // for the exit of a process that a hello does not name; 5 s
 	LazyAck    time.Duration // that small output waits for its acknowledgement; 100 ms
 	BulkIdle   time.Duration // without progress of a transfer; 60 s
+	Commit     time.Duration // from the end of what is written to the agent's word that it is in its place; 10 min
 }
 
 func (t Timing) withDefaults() Timing {
@@ -58,7 +59,7 @@ func (t Timing) withDefaults() Timing {
 		{&t.Hello, 2 * time.Second}, {&t.Ping, 5 * time.Second}, {&t.PingAnswer, 5 * time.Second}, {&t.Connected, 5 * time.Second},
 		{&t.Answer, 30 * time.Second}, {&t.Write, 10 * time.Second}, {&t.HoldStall, time.Minute}, {&t.Hangup, time.Minute},
 		{&t.HangupKill, 5 * time.Second}, {&t.KillReport, 2 * time.Second}, {&t.Lost, 5 * time.Second},
-		{&t.LazyAck, 100 * time.Millisecond}, {&t.BulkIdle, time.Minute},
+		{&t.LazyAck, 100 * time.Millisecond}, {&t.BulkIdle, time.Minute}, {&t.Commit, 10 * time.Minute},
 	} {
 		if *d.p <= 0 {
 			*d.p = d.d
