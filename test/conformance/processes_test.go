@@ -368,6 +368,7 @@ func TestATerminalIsALoginShellThatCanBeResized(t *testing.T) {
 	defer cancel()
 	w := sb.Dial(ctx, "/terminal?cols=91&rows=33")
 	var tr testkit.Transcript
+	// say types a line and waits until want shows, which the echo of the line does not hold.
 	say := func(line, want string) {
 		t.Helper()
 		if err := w.Stdin(ctx, []byte(line+"\n")); err != nil {
@@ -376,18 +377,29 @@ func TestATerminalIsALoginShellThatCanBeResized(t *testing.T) {
 		if _, err := w.Collect(ctx, &tr, func(tr *testkit.Transcript) bool { return strings.Contains(string(tr.Stdout), want) }); err != nil || tr.Exit != nil || tr.Error != nil {
 			t.Fatalf("%s: %v; the terminal showed %q, exit %+v, error %+v", line, err, tr.Stdout, tr.Exit, tr.Error)
 		}
+		tr.Stdout = tr.Stdout[strings.Index(string(tr.Stdout), want)+len(want):]
+	}
+	// prompt waits for the next prompt: until then the shell reads the terminal's size and sets it to what it read, and a Ctrl-C may
+	// meet the shell instead of its command.
+	prompt := func() {
+		t.Helper()
+		if _, err := w.Collect(ctx, &tr, func(tr *testkit.Transcript) bool { return strings.Contains(string(tr.Stdout), "$ ") }); err != nil || tr.Exit != nil {
+			t.Fatalf("no prompt: %v; the terminal showed %q, exit %+v", err, tr.Stdout, tr.Exit)
+		}
 	}
 	say("stty size", "33 91")
+	prompt()
 	if err := w.Send(ctx, fields{"type": "resize", "cols": 71, "rows": 23}); err != nil {
 		t.Fatal(err)
 	}
 	say("stty size", "23 71")
 	say("test -t 0 && test -t 1 && echo a'-'tty", "a-tty")
-	say("id -un", "sandbox")
-	say("sleep 300", "sleep 300")
+	say("id -un", "sandbox\r\n")
+	say("sh -c 'echo run-\"\"ning; exec sleep 300'", "run-ning")
 	if err := w.Stdin(ctx, []byte{3}); err != nil { // Ctrl-C
 		t.Fatal(err)
 	}
+	prompt()
 	say("echo back'-'again", "back-again")
 	if err := w.Stdin(ctx, []byte("exit 5\n")); err != nil {
 		t.Fatal(err)
