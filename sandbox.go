@@ -49,6 +49,7 @@ const (
 	ReasonOOM              StatusReason = "oom"
 	ReasonDiskFull         StatusReason = "disk_full"
 	ReasonBootFailed       StatusReason = "boot_failed"
+	ReasonUnprocessable    StatusReason = "unprocessable" // what was asked for is not in its image: a user, a working directory
 	ReasonWorkerLost       StatusReason = "worker_lost"
 	ReasonEvicted          StatusReason = "evicted"
 	ReasonNoCapacity       StatusReason = "no_capacity"

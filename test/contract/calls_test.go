@@ -1,10 +1,15 @@
 package contract
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -27,8 +32,10 @@ type call struct {
 type example struct {
 	call func(*stage) call
 	more []func(*stage) call // further calls, for other answers
-	// ends: the operation can end or pause its sandbox, so that it is bent on one of its own.
-	ends bool
+	// spoils: it can end or pause its sandbox, or take its files away, so that it is bent on one of its own.
+	spoils bool
+	// dear: a call takes so long that not everything can be tried.
+	dear bool
 }
 
 // stage is what calls are about: a sandbox with a file and a process, and what they need fresh.
@@ -37,13 +44,12 @@ type stage struct {
 	box     *testkit.Sandbox
 	process string // runs, and reads its stdin
 	ended   string
-	n       int
+	files   *atomic.Int64
 }
 
 // path of a file that no call before has named.
 func (s *stage) path() string {
-	s.n++
-	return "/workspace/" + strings.ReplaceAll(s.t.Name(), "/", "-") + "-" + string(rune('a'+s.n%26)) + "-" + time.Now().Format("150405.000000")
+	return fmt.Sprintf("/workspace/f%d", s.files.Add(1))
 }
 
 const file, sized = "/workspace/file", "0123456789"
@@ -51,7 +57,7 @@ const file, sized = "/workspace/file", "0123456789"
 // newStage makes a sandbox that is deleted at the end of the test.
 func newStage(t testing.TB) *stage {
 	t.Helper()
-	s := &stage{t: t, box: testkit.Server(t).Create(t, fields{"metadata": fields{"suite": "contract"}, "auto_resume": false})}
+	s := &stage{t: t, files: new(atomic.Int64), box: testkit.Server(t).Create(t, fields{"metadata": fields{"suite": "contract"}, "auto_resume": false})}
 	s.box.Put(file, []byte(sized))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -62,6 +68,16 @@ func newStage(t testing.TB) *stage {
 	stream.Close()
 	s.process = tr.ProcessID
 	return s
+}
+
+// start starts a process in the background.
+func (s *stage) start(command string, more fields) string {
+	s.t.Helper()
+	var p struct{ ID string }
+	if err := s.box.Call("POST", "/processes", fields{"command": command}.With(more)).Decode(201, &p); err != nil {
+		s.t.Fatal(err)
+	}
+	return p.ID
 }
 
 // in is the same stage for a subtest.
@@ -75,7 +91,7 @@ func (s *stage) in(t testing.TB) *stage {
 func does(c call) func(*stage) call { return func(*stage) call { return c } }
 
 var calls = map[string]example{
-	"create-sandbox": {call: does(call{query: fields{"wait_seconds": "60"}, body: fields{"image": "host", "ttl_seconds": 60}, want: 201}), more: []func(*stage) call{
+	"create-sandbox": {dear: true, call: does(call{query: fields{"wait_seconds": "60"}, body: fields{"image": "host", "ttl_seconds": 60}, want: 201}), more: []func(*stage) call{
 		does(call{query: fields{"wait": "false"}, body: fields{"ttl_seconds": 60.5, "metadata": fields{"a": "b"}, "env": fields{"A": "b"}, "cpu": 0.5, "memory_mb": 512, "disk_gb": 1, "pids": 64,
 			"idle_timeout_seconds": nil, "on_timeout": "pause", "paused_ttl_seconds": 60, "auto_resume": false, "network": []string{}, "workdir": "/tmp", "user": "sandbox", "queue_timeout_seconds": 30}}),
 		does(call{body: fields{"network": []string{"example.org:443"}}, want: 501}),
@@ -83,15 +99,18 @@ var calls = map[string]example{
 	}},
 	"list-sandboxes": {call: does(call{query: fields{"limit": "5", "order": "asc", "status": "active", "created_after": "2020-01-02T15:04:05Z", "metadata.suite": "contract"}})},
 	"get-sandbox":    {call: does(call{query: fields{"wait_for": "READY", "wait_seconds": "0.5"}})},
-	"update-sandbox": {ends: true, call: does(call{body: fields{"metadata": fields{"a": "b"}, "idle_timeout_seconds": nil, "on_timeout": "terminate"}})},
-	"delete-sandbox": {ends: true, call: does(call{want: 204})},
-	"set-timeout":    {ends: true, call: does(call{body: fields{"ttl_seconds": 3000, "extend_only": true}})},
+	"update-sandbox": {spoils: true, call: does(call{body: fields{"metadata": fields{"a": "b"}, "idle_timeout_seconds": nil, "on_timeout": "terminate"}})},
+	"delete-sandbox": {spoils: true, dear: true, call: does(call{want: 204})},
+	"set-timeout":    {spoils: true, call: does(call{body: fields{"ttl_seconds": 3000, "extend_only": true}})},
 	"keep-alive":     {call: does(call{})},
-	"pause-sandbox":  {ends: true, call: does(call{})},
-	"resume-sandbox": {ends: true, call: does(call{body: fields{"ttl_seconds": 3000}})},
+	"pause-sandbox":  {spoils: true, call: does(call{})},
+	"resume-sandbox": {spoils: true, call: does(call{body: fields{"ttl_seconds": 3000}})},
 	"get-network":    {call: does(call{})},
 	"set-network": {call: does(call{body: fields{"allow": []string{}, "deny": []string{}}}), more: []func(*stage) call{
 		does(call{body: []string{}}), does(call{body: []string{"*"}, want: 501})}},
+
+	"list-events": {call: does(call{query: fields{"after": "0", "limit": "10"}}), more: []func(*stage) call{
+		does(call{query: fields{"follow": "true"}}), does(call{header: []string{"Accept", eventType, "Last-Event-ID", "999999"}})}},
 
 	"exec": {
 		call: does(call{body: fields{"command": []string{"echo", "hi"}, "timeout_seconds": 5, "env": fields{"A": "b"}, "cwd": "/tmp", "user": "sandbox", "max_output_bytes": 100, "encoding": "utf8", "stdin": "x", "kill_on_disconnect": true}}),
@@ -107,7 +126,33 @@ var calls = map[string]example{
 	"exec-websocket": {call: does(call{socket: []fields{{"type": "start", "command": "echo hi"}}, want: 101})},
 	"terminal":       {call: does(call{query: fields{"cols": "90", "rows": "30", "user": "sandbox", "cwd": "/tmp"}, socket: []fields{}, stdin: "exit\n", want: 101})},
 	"list-processes": {call: does(call{query: fields{"all": "true"}})},
-	"get-process":    {call: func(s *stage) call { return call{vars: fields{"process": s.process}} }},
+	"start-process": {call: does(call{body: fields{"command": []string{"true"}, "name": "short", "timeout_seconds": 10, "stdin_open": false, "tty": true, "cols": 80, "rows": 25, "env": fields{"A": "b"}, "cwd": "/tmp",
+		"user": "sandbox", "max_output_bytes": 1000}, want: 201}), more: []func(*stage) call{
+		does(call{body: fields{"command": []string{"/no/such"}}, want: 201}), does(call{body: fields{"command": "true", "name": "1"}, want: 400}), does(call{body: fields{"command": "true", "cwd": "/no/such"}, want: 422})}},
+	"get-process-logs": {call: func(s *stage) call {
+		return call{vars: fields{"process": s.ended}, query: fields{"offset": "0", "limit": "100", "encoding": "base64"}}
+	},
+		more: []func(*stage) call{func(s *stage) call {
+			return call{vars: fields{"process": s.start("echo héllo; echo err >&2; seq 1 100000; exec sleep 30", fields{"max_output_bytes": 1000})}}
+		}}},
+	"resize-process": {call: func(s *stage) call {
+		return call{vars: fields{"process": s.start("sleep 300", fields{"tty": true})}, body: fields{"cols": 100, "rows": 30}, want: 204}
+	}, more: []func(*stage) call{func(s *stage) call {
+		return call{vars: fields{"process": s.process}, body: fields{"cols": 100, "rows": 30}, want: 409}
+	}}},
+	"write-stdin": {call: func(s *stage) call {
+		return call{vars: fields{"process": s.start("cat", fields{"stdin_open": true})}, query: fields{"offset": "0", "close": "false"}, body: []byte("hi"), want: 200}
+	}, more: []func(*stage) call{func(s *stage) call { return call{vars: fields{"process": s.process}, body: []byte("hi"), want: 409} },
+		func(s *stage) call {
+			return call{vars: fields{"process": s.start("cat", fields{"stdin_open": true})}, query: fields{"offset": "5"}, body: []byte("hi"), want: 409}
+		}}},
+	"wait-for-process": {call: func(s *stage) call {
+		return call{vars: fields{"process": s.ended}, query: fields{"timeout_seconds": "0.2"}}
+	},
+		more: []func(*stage) call{func(s *stage) call {
+			return call{vars: fields{"process": s.process}, query: fields{"timeout_seconds": "0.1"}}
+		}}},
+	"get-process": {call: func(s *stage) call { return call{vars: fields{"process": s.process}} }},
 	"stream-process": {
 		call: func(s *stage) call {
 			return call{vars: fields{"process": s.ended}, query: fields{"offset": "0", "encoding": "utf8"}, until: "exit"}
@@ -141,7 +186,7 @@ var calls = map[string]example{
 			does(call{query: fields{"path": "/workspace"}, body: []byte("hi"), want: 422}),
 			does(call{query: fields{"path": "/usr/bin/sh"}, body: []byte("hi"), want: 403}),
 		}},
-	"delete-file": {call: func(s *stage) call {
+	"delete-file": {spoils: true, call: func(s *stage) call {
 		p := s.path()
 		s.box.Put(p, []byte("x"))
 		return call{query: fields{"path": p, "recursive": "true"}, want: 204}
@@ -152,13 +197,29 @@ var calls = map[string]example{
 		return call{body: fields{"path": s.path() + "/a", "mode": "0700", "parents": true, "user": "root"}, want: 201}
 	},
 		more: []func(*stage) call{does(call{body: fields{"path": "/tmp"}, want: 409})}},
-	"move-file": {call: func(s *stage) call {
+	"move-file": {spoils: true, call: func(s *stage) call {
 		p := s.path()
 		s.box.Put(p, []byte("x"))
 		return call{body: fields{"from": p, "to": p + ".moved", "overwrite": true}, want: 200}
 	}, more: []func(*stage) call{does(call{body: fields{"from": file, "to": "/etc/hosts", "user": "root"}, want: 409})}},
 
 	"sign-file": {call: does(call{body: fields{"method": "PUT", "path": "/workspace/signed", "user": "root", "ttl_seconds": 60, "max_bytes": 10}})},
+
+	"read-archive": {call: func(s *stage) call {
+		s.box.Put("/tmp/archive/a", []byte("a"))
+		return call{query: fields{"path": "/tmp/archive", "format": "tar", "user": "sandbox"}, want: 200}
+	}, more: []func(*stage) call{
+		does(call{query: fields{"path": "/workspace"}}), does(call{query: fields{"path": "/workspace", "format": "tar.zst"}}),
+		does(call{query: fields{"path": "/dev/null"}, want: 422}), does(call{query: fields{"path": "/no/such"}, want: 404})}},
+	"write-archive": {call: func(s *stage) call {
+		return call{query: fields{"path": s.path(), "format": "tar"}, body: archive("a/b"), want: 200}
+	},
+		more: []func(*stage) call{
+			func(s *stage) call { return call{query: fields{"path": s.path()}, body: archive("x")} },
+			func(s *stage) call { return call{query: fields{"path": s.path()}, body: archive("../x"), want: 422} },
+			func(s *stage) call {
+				return call{query: fields{"path": s.path()}, body: []byte("no archive"), want: 422}
+			}}},
 
 	"create-ticket": {call: does(call{body: fields{"method": "GET", "url": "/v1/info"}})},
 	"get-info":      {call: does(call{})},
@@ -170,7 +231,24 @@ var calls = map[string]example{
 	"docs":          {call: does(call{})},
 }
 
-// values of a query or of a path, as text.
+// archive is a tar file with one file of that name.
+func archive(name string) []byte {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: 2, Typeflag: tar.TypeReg})
+	if err == nil {
+		_, err = w.Write([]byte("hi"))
+	}
+	if err := errors.Join(err, w.Close()); err != nil {
+		panic(err) // memory takes everything
+	}
+	return b.Bytes()
+}
+
+// upgrade are the headers that open a WebSocket.
+var upgrade = []string{"Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol", testkit.Subprotocol}
+
+// text is a value of a query or of a path.
 func text(v any) string {
 	if s, ok := v.(string); ok {
 		return s
@@ -206,6 +284,9 @@ func (c call) target(op *operation, box string, raw map[string]string) string {
 func (c call) request(op *operation, box, key string) request {
 	r := request{method: op.method, target: c.target(op, box, nil), until: c.until}
 	r.header = append(r.header, c.header...)
+	if c.socket != nil {
+		r.header = append(r.header, upgrade...)
+	}
 	if key != "" {
 		r.header = append(r.header, "Authorization", "Bearer "+key)
 	}

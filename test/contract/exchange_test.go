@@ -27,7 +27,7 @@ const listen = 1500 * time.Millisecond
 // request is written to the connection as it stands, so that it may be what no HTTP library would send.
 type request struct {
 	method, target string
-	header         []string // names and values in turn; Host, Connection and Content-Length are added unless they are among them
+	header         []string // names and values in turn; Host and Content-Length are added unless they are among them
 	body           []byte
 	until          string // name of the event that ends a stream for the test
 }
@@ -93,9 +93,6 @@ func send(addr string, r request) (answer, error) {
 	fmt.Fprintf(&head, "%s %s HTTP/1.1\r\n", r.method, r.target)
 	if !r.has("Host") {
 		fmt.Fprintf(&head, "Host: %s\r\n", addr)
-	}
-	if !r.has("Connection") {
-		head.WriteString("Connection: close\r\n")
 	}
 	if !r.has("Content-Length") && !r.has("Transfer-Encoding") && (len(r.body) > 0 || r.method == "POST" || r.method == "PUT" || r.method == "PATCH") {
 		fmt.Fprintf(&head, "Content-Length: %d\r\n", len(r.body))

@@ -26,7 +26,7 @@ func TestEveryOperationAnswersAValidCallAsTheDocumentSays(t *testing.T) {
 				t.Fatalf("%s %s has no valid call in the table of calls_test.go", op.method, op.path)
 			}
 			s := common.in(t)
-			if entry.ends {
+			if entry.spoils {
 				s = newStage(t)
 			}
 			for _, make := range append([]func(*stage) call{entry.call}, entry.more...) {
@@ -62,7 +62,7 @@ func TestEveryOperationAnswersAValidCallAsTheDocumentSays(t *testing.T) {
 }
 
 // discard deletes a sandbox that a call has made.
-func discard(t *testing.T, op *operation, a answer) {
+func discard(t testing.TB, op *operation, a answer) {
 	if op.id != "create-sandbox" || a.status != 201 && a.status != 202 {
 		return
 	}

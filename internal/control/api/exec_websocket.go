@@ -2,9 +2,11 @@ package api
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -100,7 +102,8 @@ func (a *API) webSocket(w http.ResponseWriter, r *http.Request, box SandboxPath,
 	if !headerHas(r.Header, "Sec-WebSocket-Protocol", streams.Subprotocol) {
 		return cay.Errorf(cay.InvalidRequest, "the WebSocket must ask for the subprotocol %s", streams.Subprotocol).On("Sec-WebSocket-Protocol")
 	}
-	if r.Header.Get("Sec-WebSocket-Key") == "" || r.Header.Get("Sec-WebSocket-Version") != "13" || r.Method != http.MethodGet {
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(r.Header.Get("Sec-WebSocket-Key")))
+	if err != nil || len(key) != 16 || len(r.Header.Values("Sec-WebSocket-Key")) > 1 || r.Header.Get("Sec-WebSocket-Version") != "13" || r.Method != http.MethodGet {
 		return cay.Errorf(cay.InvalidRequest, "this is no WebSocket handshake of version 13").On("Sec-WebSocket-Version")
 	}
 	leave, err := a.enterStream()

@@ -136,7 +136,7 @@ func problemSchema(r huma.Registry) *huma.Schema {
 
 // Reasons that come with a kind of route.
 var (
-	everywhere = []cay.ErrorReason{cay.InvalidRequest, cay.Internal}
+	everywhere = []cay.ErrorReason{cay.InvalidRequest, cay.Forbidden, cay.Internal} // forbidden: a foreign Host or Origin
 	withKey    = []cay.ErrorReason{cay.Unauthorized, cay.Forbidden, cay.RateLimited, cay.Unavailable}
 	withBody   = []cay.ErrorReason{cay.PayloadTooLarge, cay.UnsupportedMedia}
 	onSandbox  = []cay.ErrorReason{cay.NotFound, cay.Gone, cay.Timeout}

@@ -64,7 +64,10 @@ type statusAnswer struct {
 
 var upgraded = answerDoc{status: 101, text: "The connection is a WebSocket"}
 
-const offsetID = "The offset after the event: where to attach again"
+const (
+	offsetID = "The offset after the event: where to attach again"
+	feedID   = "The id of the item: where to go on with Last-Event-ID"
+)
 
 // execEvents are those of a process's output.
 var execEvents = []eventDoc{
@@ -93,6 +96,18 @@ type execGap struct {
 	Bytes  int64  `json:"bytes"`
 }
 
+// sandboxEvents are those of list-events.
+var sandboxEvents = []eventDoc{
+	{string(cay.EventStatus), reflect.TypeFor[sandboxEvent](), feedID},
+	{string(cay.EventOOM), reflect.TypeFor[sandboxEvent](), feedID},
+	{string(cay.EventDiskFull), reflect.TypeFor[sandboxEvent](), feedID},
+	{"reset", reflect.TypeFor[emptyEvent](), ""},
+	{"error", reflect.TypeFor[streams.Failure](), ""},
+}
+
+// emptyEvent describes an event whose name says it all.
+type emptyEvent struct{}
+
 var operations = map[string]operationDoc{
 	"create-sandbox": {tag: "Sandboxes", summary: "Create a sandbox", status: 201,
 		description: "Answers 201 once it is READY, or 202 with the sandbox CREATING when wait_seconds are over. One that fails meanwhile is a problem with sandbox_id and the reason; one that is deleted meanwhile is 410. A caller that goes away does not cancel a create.",
@@ -115,7 +130,8 @@ var operations = map[string]operationDoc{
 
 	"list-events": {tag: "Sandboxes", summary: "List or follow what happened to a sandbox",
 		description: "Oldest first: changes of status, processes killed for memory, a full disk. Kept for 24 hours, also of a sandbox that has ended. As JSON, next_cursor is the after of the next page. As server-sent events, each is named after its type and has its id; where what came after the id that was given is no longer kept, an event named reset, with {}, comes first. The stream ends after the last status of a sandbox that has ended, and with an event named error {reason, detail} when it breaks. It is no activity.",
-		answers:     []answerDoc{{200, "application/json", reflect.TypeFor[eventList](), "A page"}, {200, eventStream, nil, "A page, or events as they happen"}}},
+		answers:     []answerDoc{{200, "application/json", reflect.TypeFor[eventList](), "A page"}, {200, eventStream, nil, "A page, or events as they happen"}},
+		events:      sandboxEvents},
 
 	"exec": {tag: "Commands", summary: "Run a command", description: execDescription, maxBody: cay.MaxExecBody,
 		answers: []answerDoc{{200, "application/json", execResult, "How it ended, and its output"}, {200, eventStream, nil, "How it ended, and its output"}}, events: execEvents,
@@ -157,8 +173,8 @@ var operations = map[string]operationDoc{
 		reasons: append([]cay.ErrorReason{cay.Conflict, cay.Unprocessable}, inUse...)},
 	"list-files":     {tag: "Files", summary: "List a directory", reasons: append([]cay.ErrorReason{cay.Unprocessable}, inUse...)},
 	"stat-file":      {tag: "Files", summary: "Describe a file", reasons: append([]cay.ErrorReason{cay.Unprocessable}, inUse...)},
-	"make-directory": {tag: "Files", summary: "Make a directory", status: 201, reasons: append([]cay.ErrorReason{cay.AlreadyExists, cay.Unprocessable, cay.DiskFull, cay.IdempotencyMismatch}, inUse...)},
-	"move-file":      {tag: "Files", summary: "Move or rename", reasons: append([]cay.ErrorReason{cay.AlreadyExists, cay.Unprocessable, cay.DiskFull, cay.IdempotencyMismatch}, inUse...)},
+	"make-directory": {tag: "Files", summary: "Make a directory", status: 201, reasons: append([]cay.ErrorReason{cay.AlreadyExists, cay.Conflict, cay.Unprocessable, cay.DiskFull, cay.IdempotencyMismatch}, inUse...)},
+	"move-file":      {tag: "Files", summary: "Move or rename", reasons: append([]cay.ErrorReason{cay.AlreadyExists, cay.Conflict, cay.Unprocessable, cay.DiskFull, cay.IdempotencyMismatch}, inUse...)},
 
 	"sign-file": {tag: "Files", summary: "Make a URL that is good by itself",
 		description: "The URL is good without a key, until it expires, for exactly that method, file, user and size: GET, which allows HEAD, or PUT. It dies with the key that made it, with the key's scope files, and with the sandbox. Treat it as a secret.",

@@ -101,6 +101,8 @@ func createdStatus(sb *cay.Sandbox) (int, error) {
 			reason = cay.WorkerLost
 		case cay.ReasonDiskFull:
 			reason = cay.DiskFull
+		case cay.ReasonUnprocessable:
+			reason = cay.Unprocessable
 		}
 		detail := sb.Detail
 		if detail == "" {

@@ -319,7 +319,7 @@ func TestEveryOutcomeOfAnOlderAttemptIsRefused(t *testing.T) {
 	ctx := t.Context()
 	for name, err := range map[string]error{
 		"booted":    w.Booted(ctx, id, old, cay.CreateMS{}),
-		"failed":    w.BootFailed(ctx, id, old, "x"),
+		"failed":    w.BootFailed(ctx, id, old, cay.ReasonBootFailed, "x"),
 		"destroyed": w.Destroyed(ctx, id, old, cay.Usage{}),
 		"frozen":    w.Frozen(ctx, id, old),
 		"thawed":    w.Thawed(ctx, id, old),
@@ -336,7 +336,7 @@ func TestEveryOutcomeOfAnOlderAttemptIsRefused(t *testing.T) {
 func TestAFailedBootKeepsItsDetailAndIsDestroyed(t *testing.T) {
 	w := start(t, lifecycle.DefaultConfig(), worker)
 	id := w.create(cay.CreateSandbox{}).ID
-	w.ok(w.BootFailed(t.Context(), id, w.lease(cay.OpCreate).Attempt, "no such thing"))
+	w.ok(w.BootFailed(t.Context(), id, w.lease(cay.OpCreate).Attempt, cay.ReasonBootFailed, "no such thing"))
 	w.status(id, cay.Failed, cay.ReasonBootFailed)
 	sb := w.lease(cay.OpDestroy)
 	w.ok(w.Destroyed(t.Context(), id, sb.Attempt, cay.Usage{}))

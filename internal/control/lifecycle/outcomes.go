@@ -37,13 +37,14 @@ func (s *Sandboxes) Booted(ctx context.Context, id cay.ID, attempt int64, ms cay
 	return err
 }
 
-// BootFailed makes the sandbox FAILED for good; what may be left of it on its worker is destroyed. detail is public.
-func (s *Sandboxes) BootFailed(ctx context.Context, id cay.ID, attempt int64, detail string) error {
+// BootFailed makes the sandbox FAILED for good; what may be left of it on its worker is destroyed. reason is boot_failed, or
+// unprocessable where the caller asked for what cannot be; detail is public.
+func (s *Sandboxes) BootFailed(ctx context.Context, id cay.ID, attempt int64, reason cay.StatusReason, detail string) error {
 	_, err := s.mutate(ctx, id, func(sb *cay.Sandbox) error {
 		if err := leased(sb, attempt, cay.OpCreate); err != nil {
 			return err
 		}
-		return failing(sb, cay.ReasonBootFailed, detail, now())
+		return failing(sb, reason, detail, now())
 	})
 	return err
 }

@@ -35,7 +35,7 @@ type Nodes interface {
 // Life takes outcomes. Each names the attempt that it belongs to; one that no longer counts is cay.Conflict.
 type Life interface {
 	Booted(ctx context.Context, id cay.ID, attempt int64, ms cay.CreateMS) error
-	BootFailed(ctx context.Context, id cay.ID, attempt int64, detail string) error
+	BootFailed(ctx context.Context, id cay.ID, attempt int64, reason cay.StatusReason, detail string) error
 	Destroyed(ctx context.Context, id cay.ID, attempt int64, usage cay.Usage) error
 	Frozen(ctx context.Context, id cay.ID, attempt int64) error
 	Thawed(ctx context.Context, id cay.ID, attempt int64) error

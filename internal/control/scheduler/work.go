@@ -141,11 +141,13 @@ func (s *Scheduler) bootFailed(ctx context.Context, sb *cay.Sandbox, reason cay.
 		return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(min(sb.Attempt, 8)), false, false)
 	case cay.NoCapacity:
 		return s.life.Retry(ctx, sb.ID, sb.Attempt, capacityWait, false, true)
-	case cay.Unprocessable, cay.InvalidRequest, cay.InvalidImage, cay.NotImplemented:
-		return s.life.BootFailed(ctx, sb.ID, sb.Attempt, detail(err))
+	case cay.Unprocessable, cay.InvalidRequest, cay.InvalidImage:
+		return s.life.BootFailed(ctx, sb.ID, sb.Attempt, cay.ReasonUnprocessable, detail(err))
+	case cay.NotImplemented:
+		return s.life.BootFailed(ctx, sb.ID, sb.Attempt, cay.ReasonBootFailed, detail(err))
 	}
 	if sb.FailureCount+1 >= s.cfg.MaxBoots {
-		return s.life.BootFailed(ctx, sb.ID, sb.Attempt, detail(err))
+		return s.life.BootFailed(ctx, sb.ID, sb.Attempt, cay.ReasonBootFailed, detail(err))
 	}
 	return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(sb.FailureCount+1), true, false)
 }

@@ -134,7 +134,7 @@ func (a *Agent) accept(c *guestv1.Claim) error {
 	}
 	account, err := a.config.Users.Lookup(name)
 	if err != nil {
-		return cay.Errorf(cay.Unprocessable, "the user %q: %w", name, err).On("user")
+		return cay.Errorf(cay.Unprocessable, "there is no user %q in the sandbox", name).On("user").Because(err)
 	}
 	workdir := c.Workdir
 	if workdir == "" {
