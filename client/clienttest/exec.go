@@ -2,7 +2,6 @@ package clienttest
 
 import (
 	"context"
-	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -32,7 +31,7 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 		return
 	}
 	if r.Header.Get("Accept") == "text/event-stream" {
-		s.events(w, r, p, 0)
+		s.events(w, r, p, 0, d.Encoding)
 		return
 	}
 	stdout, stderr, exit := p.collect(r.Context())
@@ -40,7 +39,11 @@ func (s *Server) exec(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 		return
 	}
 	doc := exitMembers(exit)
-	doc["stdout_base64"], doc["stderr_base64"] = stdout, stderr
+	if d.Encoding == "base64" {
+		doc["stdout_base64"], doc["stderr_base64"] = append([]byte{}, stdout...), append([]byte{}, stderr...)
+	} else {
+		doc["stdout"], doc["stderr"] = string(stdout), string(stderr)
+	}
 	maps.Copy(doc, p.outcomeDoc())
 	answer(w, 200, doc)
 }
@@ -114,10 +117,10 @@ func exitMembers(e *exitDoc) map[string]any {
 
 func (s *Server) stream(w http.ResponseWriter, r *http.Request, p *process) {
 	offset, _ := strconv.Atoi(r.URL.Query().Get("offset"))
-	s.events(w, r, p, offset)
+	s.events(w, r, p, offset, r.URL.Query().Get("encoding"))
 }
 
-func (s *Server) events(w http.ResponseWriter, r *http.Request, p *process, offset int) {
+func (s *Server) events(w http.ResponseWriter, r *http.Request, p *process, offset int, encoding string) {
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
 	defer s.track(cancel)()
@@ -141,7 +144,11 @@ func (s *Server) events(w http.ResponseWriter, r *http.Request, p *process, offs
 			}
 			if len(data) > 0 {
 				offset = c.offset + len(data)
-				event(offset, streamName(c.stream), map[string]any{"data_base64": base64.StdEncoding.EncodeToString(data)})
+				doc := map[string]any{"data": string(data)}
+				if encoding == "base64" {
+					doc = map[string]any{"data_base64": data}
+				}
+				event(offset, streamName(c.stream), doc)
 			}
 			if left == 0 {
 				panic(http.ErrAbortHandler)

@@ -36,9 +36,17 @@ func (s *Server) startProcess(w http.ResponseWriter, r *http.Request, sb *sandbo
 	if !decode(w, r, &d) {
 		return
 	}
-	if p := s.startOnce(w, r, sb, d); p != nil {
-		answer(w, 201, p.doc())
+	p := s.startOnce(w, r, sb, d)
+	if p == nil {
+		return
 	}
+	s.mu.Lock()
+	missing := s.programs[words(d.Command)[0]] == nil
+	s.mu.Unlock()
+	if missing { // which is known before the answer
+		p.collect(r.Context())
+	}
+	answer(w, 201, p.doc())
 }
 
 // find takes an id, the name of a running process, or else of the last that had it.

@@ -39,7 +39,7 @@ type Check struct {
 
 const exitCodes = `Exit codes:
   0         done
-  N         run, exec and sh: the command's own code (128+N when signal N ended it)
+  N         run, exec, sh and code: the command's own code (128+N when signal N ended it)
   2         the command line is wrong
   125       Cay itself failed: no server, no key, refused, connection lost
   126, 127  run and exec: the command cannot be executed, or is not there
@@ -81,13 +81,8 @@ func New(deps Deps, extra ...*cobra.Command) *cobra.Command {
 		Example:       "  cay up\n  cay run python3 -c 'print(1)'\n  cay run -i -t bash",
 		SilenceErrors: true,
 		SilenceUsage:  true,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("there is no command %q; see: cay help", args[0])
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		Args:          noSuchCommand,
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			if a.output != "table" && a.output != "json" {
 				return usagef("-o %s: the forms are table and json", a.output)
@@ -104,12 +99,31 @@ func New(deps Deps, extra ...*cobra.Command) *cobra.Command {
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "`FORM` of what is printed: table or json (the API's own objects)")
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run commands:"}, &cobra.Group{ID: "manage", Title: "Sandboxes:"}, &cobra.Group{ID: "files", Title: "Files:"})
-	inGroup(root, "run", a.runCommand(), a.execCommand(), a.shCommand(), a.logsCommand())
-	inGroup(root, "manage", a.createCommand(), a.psCommand(), a.inspectCommand(), a.rmCommand(), a.pauseCommand(), a.resumeCommand())
-	inGroup(root, "files", a.cpCommand(), a.lsCommand())
+	inGroup(root, "run", a.runCommand(), a.execCommand(), a.shCommand(), a.codeCommand(), a.contextCommand(), a.processCommand(), a.logsCommand())
+	inGroup(root, "manage", a.createCommand(), a.psCommand(), a.inspectCommand(), a.rmCommand(), a.pauseCommand(), a.resumeCommand(),
+		a.portCommand(), a.statsCommand(), a.eventsCommand())
+	inGroup(root, "files", a.cpCommand(), a.lsCommand(), a.watchCommand(), a.signCommand())
 	root.AddCommand(a.doctorCommand(), a.versionCommand())
 	root.AddCommand(extra...)
 	return root
+}
+
+// noSuchCommand refuses what is not the name of a command below cmd.
+func noSuchCommand(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("there is no command %q; see: %s --help", args[0], cmd.CommandPath())
+	}
+	return nil
+}
+
+// parent is a command that only holds others.
+func parent(use, short string, aliases []string, commands ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: use, Short: short, Aliases: aliases, Args: noSuchCommand,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(commands...)
+	return cmd
 }
 
 func inGroup(root *cobra.Command, group string, commands ...*cobra.Command) {

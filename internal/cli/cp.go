@@ -197,11 +197,7 @@ func (a *app) lsCommand() *cobra.Command {
 		Example: "  cay ls planner\n  cay ls planner:/output",
 		Args:    exactly(1),
 		RunE: a.do(func(ctx context.Context, c *client.Client, args []string) error {
-			p := parsePlace(args[0])
-			if !p.remote() {
-				p = place{sandbox: args[0]}
-			}
-			p, err := p.resolve(ctx, c)
+			p, err := placeOf(ctx, c, args[0])
 			if err != nil {
 				return err
 			}

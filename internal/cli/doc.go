@@ -5,7 +5,7 @@
 // # Exit codes
 //
 //	0        done
-//	N        run, exec and sh: the command's own code (128+N when signal N ended it)
+//	N        run, exec, sh and code: the command's own code (128+N when signal N ended it)
 //	2        the command line is wrong
 //	125      Cay itself failed: no server, no key, refused, connection lost
 //	126, 127 run and exec: the command cannot be executed, or is not there (as a shell says it, from inside the sandbox)

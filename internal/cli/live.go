@@ -23,15 +23,19 @@ const (
 	ctrlC      = 0x03
 )
 
-// live is a command whose input and output are the user's. Without args it is a login shell.
+// live is a command whose input and output are the user's: one to start, code to run, or a process to join. Without any of these it
+// is a login shell.
 type live struct {
 	c             *client.Client
 	sandbox       string
 	args          []string
+	code          *client.CodeRequest
+	process       string
 	flags         execFlags
 	env           map[string]string
 	user, workdir string
 	signals       <-chan os.Signal
+	outcome       func(context.Context, *client.CodeOutcome) error // shows what code brought; nil: it is not shown
 }
 
 func (w live) request() client.ExecRequest {
@@ -151,12 +155,26 @@ func (a *app) serve(ctx context.Context, w live) error {
 	if stopped.Load() {
 		return errInterrupted
 	}
+	if outcome := s.Outcome(); outcome != nil && w.outcome != nil {
+		if err := w.outcome(ctx, outcome); err != nil {
+			return err
+		}
+	}
 	return exitWith(exit.ExitCode)
 }
 
 func (a *app) open(ctx context.Context, w live, streams client.SessionIO) (*client.Session, error) {
 	cols, rows := a.size()
-	if len(w.args) == 0 {
+	switch {
+	case w.code != nil:
+		return w.c.CodeSession(ctx, w.sandbox, client.CodeSessionRequest{CodeRequest: *w.code, SessionIO: streams})
+	case w.process != "":
+		s, err := w.c.Processes(w.sandbox).Attach(ctx, w.process, 0, streams)
+		if err == nil && w.flags.tty {
+			err = s.Resize(cols, rows)
+		}
+		return s, err
+	case len(w.args) == 0:
 		return w.c.Terminal(ctx, w.sandbox, client.TerminalRequest{SessionIO: streams, Cols: cols, Rows: rows, User: w.user, Cwd: w.workdir})
 	}
 	return w.c.Session(ctx, w.sandbox, client.SessionRequest{
@@ -166,14 +184,12 @@ func (a *app) open(ctx context.Context, w live, streams client.SessionIO) (*clie
 
 // collect is the form of -o json: the API's whole answer, after the end.
 func (a *app) collect(ctx context.Context, w live) error {
-	r := w.request()
-	r.Text = true
+	var in []byte
 	if w.flags.interactive {
-		in, err := io.ReadAll(a.Stdin)
-		if err != nil {
+		var err error
+		if in, err = io.ReadAll(a.Stdin); err != nil {
 			return fmt.Errorf("read standard input: %w", err)
 		}
-		r.Stdin = in
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -191,8 +207,7 @@ func (a *app) collect(ctx context.Context, w live) error {
 			}
 		}
 	}()
-	r.KillOnDisconnect = true
-	res, err := w.c.Exec(ctx, w.sandbox, r)
+	res, err := w.whole(ctx, in)
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil {
 			return cause
@@ -205,6 +220,31 @@ func (a *app) collect(ctx context.Context, w live) error {
 		return err
 	}
 	return exitWith(res.ExitCode)
+}
+
+// whole runs the command or code to its end, which comes with the connection's.
+func (w live) whole(ctx context.Context, stdin []byte) (*client.ExecResult, error) {
+	if w.code != nil {
+		r := *w.code
+		r.Stdin, r.Text, r.KillOnDisconnect = stdin, true, true
+		res, err := w.c.RunCode(ctx, w.sandbox, r)
+		if err != nil {
+			return nil, err
+		}
+		return &res.ExecResult, nil
+	}
+	r := w.request()
+	r.Stdin, r.Text, r.KillOnDisconnect = stdin, true, true
+	return w.c.Exec(ctx, w.sandbox, r)
+}
+
+// interrupt passes on a signal: to the command's whole tree, or to the code that runs in a context and not to its interpreter.
+func (w live) interrupt(ctx context.Context, s *client.Session, signal string) error {
+	if w.code != nil && w.code.ContextID != "" {
+		_, err := w.c.Contexts(w.sandbox).Interrupt(ctx, w.code.ContextID)
+		return err
+	}
+	return s.Signal(ctx, signal, true)
 }
 
 // passSignals is on duty until the session ends. The first INT or TERM goes to the command's whole tree, the second kills it; HUP,
@@ -228,7 +268,7 @@ func (a *app) passSignals(ctx context.Context, cancel context.CancelCauseFunc, w
 		passed++
 		if sig == syscall.SIGHUP || lost.Load() || passed > 1 {
 			stopped.Store(true) // before the exit can be seen
-			if passed > 1 && !lost.Load() {
+			if inContext := w.code != nil && w.code.ContextID != ""; passed > 1 && !lost.Load() && !inContext {
 				a.kill(ctx, s)
 			}
 			cancel(errInterrupted)
@@ -238,7 +278,7 @@ func (a *app) passSignals(ctx context.Context, cancel context.CancelCauseFunc, w
 		if sig == syscall.SIGTERM {
 			name = "TERM"
 		}
-		if err := s.Signal(ctx, name, true); err != nil {
+		if err := w.interrupt(ctx, s, name); err != nil {
 			a.note("%v", err)
 		}
 	}
