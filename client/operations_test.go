@@ -27,6 +27,7 @@ var methods = map[string][]any{
 	"pause-sandbox":  {(*client.Client).Pause},
 	"resume-sandbox": {(*client.Client).Resume},
 	"set-timeout":    {(*client.Client).SetTimeout, (*client.Client).ExtendTimeout},
+	"list-events":    {(*client.Client).Events},
 	"keep-alive":     {(*client.Client).Keepalive},
 	"get-network":    {(*client.Client).Network},
 	"set-network":    {(*client.Client).SetNetwork},
@@ -35,10 +36,15 @@ var methods = map[string][]any{
 	"exec-websocket": {(*client.Client).Session, (*client.Processes).Attach},
 	"terminal":       {(*client.Client).Terminal},
 
-	"list-processes": {(*client.Processes).List},
-	"get-process":    {(*client.Processes).Get},
-	"stream-process": {(*client.Processes).Stream},
-	"signal-process": {(*client.Processes).Signal},
+	"start-process":    {(*client.Processes).Start},
+	"list-processes":   {(*client.Processes).List},
+	"get-process":      {(*client.Processes).Get},
+	"get-process-logs": {(*client.Processes).Logs, (*client.Processes).LogPages},
+	"stream-process":   {(*client.Processes).Stream},
+	"write-stdin":      {(*client.Processes).WriteStdin},
+	"resize-process":   {(*client.Processes).Resize},
+	"signal-process":   {(*client.Processes).Signal},
+	"wait-for-process": {(*client.Processes).Wait, (*client.Processes).WaitFor},
 
 	"read-file":      {(*client.Files).Read},
 	"head-file":      {(*client.Files).Head},
@@ -49,6 +55,8 @@ var methods = map[string][]any{
 	"make-directory": {(*client.Files).Mkdir},
 	"move-file":      {(*client.Files).Move},
 	"sign-file":      {(*client.Files).Sign},
+	"read-archive":   {(*client.Files).OpenArchive, (*client.Files).DownloadArchive},
+	"write-archive":  {(*client.Files).UploadArchive},
 }
 
 // forPeople are operations that a program has no use for.
