@@ -1,6 +1,7 @@
 package client_test
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cayhq/cay/client"
 	"github.com/cayhq/cay/client/clienttest"
@@ -112,10 +114,7 @@ func TestAWriteWhoseContentFailsWritesNothing(t *testing.T) {
 func TestAFolderRoundTripsWithModesAndLinks(t *testing.T) {
 	server, c := connect(t)
 	ctx, id := within(t), sandbox(t, c)
-	server.Handle("ln", func(_ context.Context, p *clienttest.Proc) int {
-		server.Put(id, p.Args[4], clienttest.Entry{Type: "symlink", Mode: "0777", Target: p.Args[3]})
-		return 0
-	})
+	server.Refuse("PUT", "/archive", 503, "unavailable", 0) // an upload is repeated, and counted once
 	from := t.TempDir()
 	write(t, from, "a.txt", "a", 0o644)
 	write(t, from, "bin/run", "#!/bin/sh\n", 0o755)
@@ -123,9 +122,13 @@ func TestAFolderRoundTripsWithModesAndLinks(t *testing.T) {
 	os.Symlink("../a.txt", filepath.Join(from, "bin/link"))
 	mkfifo(t, filepath.Join(from, "fifo"))
 
-	sent, err := c.Files(id).CopyTo(ctx, from, "/workspace/p", client.CopyOptions{})
+	var progress int64
+	sent, err := c.Files(id).CopyTo(ctx, from, "/workspace/p", client.CopyOptions{Progress: func(n int64) { progress += n }})
 	if err != nil {
 		t.Fatal(err)
+	}
+	if progress != sent.Bytes {
+		t.Errorf("the progress was of %d bytes", progress)
 	}
 	if sent.Files != 3 || sent.Symlinks != 1 || sent.Bytes != 100_011 || len(sent.Skipped) != 1 {
 		t.Errorf("sent %+v", sent)
@@ -153,46 +156,127 @@ func TestAFolderRoundTripsWithModesAndLinks(t *testing.T) {
 }
 
 func TestADownloadNeverLeavesItsFolder(t *testing.T) {
+	file := func(name string) tar.Header { return tar.Header{Name: name, Mode: 0o644, Size: 4} }
+	dir := func(name string) tar.Header { return tar.Header{Name: name, Mode: 0o755, Typeflag: tar.TypeDir} }
+	link := func(name, target string) tar.Header {
+		return tar.Header{Name: name, Linkname: target, Typeflag: tar.TypeSymlink}
+	}
 	for name, tt := range map[string]struct {
-		entries map[string]clienttest.Entry
+		entries []tar.Header
 		refused bool
 	}{
-		"a name that climbs":       {map[string]clienttest.Entry{"/w/x": {Type: "file", Name: "../../x"}}, true},
-		"a name that is ..":        {map[string]clienttest.Entry{"/w/x": {Type: "directory", Name: ".."}}, true},
-		"a name that is .":         {map[string]clienttest.Entry{"/w/x": {Type: "file", Name: "."}}, true},
-		"an absolute name":         {map[string]clienttest.Entry{"/w/x": {Type: "file", Name: "/etc/passwd"}}, true},
-		"a name with NUL":          {map[string]clienttest.Entry{"/w/x": {Type: "file", Name: "a\x00b"}}, true},
-		"an absolute link":         {map[string]clienttest.Entry{"/w/x": {Type: "symlink", Target: "/etc"}}, false},
-		"a link that climbs":       {map[string]clienttest.Entry{"/w/x": {Type: "symlink", Target: "../outside"}}, false},
-		"a link that climbs later": {map[string]clienttest.Entry{"/w/d": {Type: "directory"}, "/w/d/l": {Type: "symlink", Target: "../d/../../outside"}}, false},
-		"a file below a link of the same name": {map[string]clienttest.Entry{
-			"/w/x": {Type: "symlink", Target: "../outside"}, "/w/y": {Type: "directory", Name: "x"}, "/w/y/f": {Type: "file", Content: []byte("evil")},
-		}, true},
-		"links that lead out together": {map[string]clienttest.Entry{
-			"/w/d": {Type: "directory"}, "/w/d/e": {Type: "directory"}, "/w/d/e/up": {Type: "symlink", Target: "../.."},
-			"/w/out": {Type: "symlink", Target: "d/e/up/../outside"},
+		"a name that climbs":                   {[]tar.Header{file("../../x")}, true},
+		"a name that climbs later":             {[]tar.Header{file("a/../../x")}, true},
+		"a name that is ..":                    {[]tar.Header{dir("..")}, true},
+		"a name that is .":                     {[]tar.Header{file(".")}, true},
+		"an absolute name":                     {[]tar.Header{file("/etc/passwd")}, true},
+		"a name that is too long":              {[]tar.Header{file(strings.Repeat("a/", 3000) + "x")}, true},
+		"too many directories":                 {[]tar.Header{file(strings.Repeat("a/", 300) + "x")}, true},
+		"an absolute link":                     {[]tar.Header{link("x", "/etc")}, false},
+		"a link that climbs":                   {[]tar.Header{link("x", "../outside")}, false},
+		"a link that climbs late":              {[]tar.Header{dir("d"), link("d/l", "../d/../../outside")}, false},
+		"a link's target of 100 kB":            {[]tar.Header{link("x", strings.Repeat("a", 100_000))}, false},
+		"a file below a link of the same name": {[]tar.Header{link("x", "../outside"), dir("x"), file("x/f")}, false},
+		"a file through a link":                {[]tar.Header{link("x", "../outside"), file("x/f")}, false},
+		"links that lead out together": {[]tar.Header{
+			dir("d"), dir("d/e"), link("d/e/up", "../.."), link("out", "d/e/up/../outside"),
 		}, false},
-		"a setuid file": {map[string]clienttest.Entry{"/w/x": {Type: "file", Mode: "6755", Content: []byte("x")}}, false},
-		"a device":      {map[string]clienttest.Entry{"/w/x": {Type: "device", Mode: "0666"}}, false},
+		"a hard link out":            {[]tar.Header{{Name: "x", Linkname: "../outside/secret", Typeflag: tar.TypeLink}}, true},
+		"a hard link to nothing":     {[]tar.Header{{Name: "x", Linkname: "y", Typeflag: tar.TypeLink}}, false},
+		"a hard link to a link":      {[]tar.Header{link("y", "../outside/secret"), {Name: "x", Linkname: "y", Typeflag: tar.TypeLink}}, false},
+		"a setuid file":              {[]tar.Header{{Name: "x", Mode: 0o6755, Size: 4}}, false},
+		"a device":                   {[]tar.Header{{Name: "x", Mode: 0o666, Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}}, false},
+		"a directory of mode 0":      {[]tar.Header{{Name: "d", Typeflag: tar.TypeDir}, file("d/f")}, false},
+		"the same name, other kinds": {[]tar.Header{file("x"), dir("x")}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			server, c := connect(t)
 			id := sandbox(t, c)
-			server.Put(id, "/w", clienttest.Entry{Type: "directory", Mode: "0755"})
-			for path, e := range tt.entries {
-				if e.Mode == "" {
-					e.Mode = "0755"
-				}
-				server.Put(id, path, e)
-			}
+			server.SendArchive(archive(t, tt.entries...))
 			parent := t.TempDir()
 			write(t, parent, "outside/secret", "secret", 0o600)
-			_, err := c.Files(id).CopyFrom(within(t), "/w", filepath.Join(parent, "in"), client.CopyOptions{})
+			_, err := c.Files(id).DownloadDirectory(within(t), "/workspace", filepath.Join(parent, "in"), client.CopyOptions{})
 			if tt.refused != (err != nil) {
 				t.Errorf("got %v", err)
 			}
 			staysInside(t, parent)
+			leftovers(t, parent)
 		})
+	}
+}
+
+// archive holds entries, files with the content "evil".
+func archive(t *testing.T, entries ...tar.Header) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, h := range entries {
+		if err := w.WriteHeader(&h); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.WriteString(w, "evil"[:h.Size]); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestADownloadKeepsHardLinksAndTimes(t *testing.T) {
+	server, c := connect(t)
+	at := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
+	server.SendArchive(archive(t, tar.Header{Name: "a", Size: 4, Mode: 0o640, ModTime: at}, tar.Header{Name: "b", Linkname: "a", Typeflag: tar.TypeLink}))
+	to := filepath.Join(t.TempDir(), "in")
+	for range 2 { // the second time over what is there
+		if _, err := c.Files(sandbox(t, c)).DownloadDirectory(within(t), "/workspace", to, client.CopyOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		server.SendArchive(archive(t, tar.Header{Name: "a", Size: 4, Mode: 0o640, ModTime: at}, tar.Header{Name: "b", Linkname: "a", Typeflag: tar.TypeLink}))
+	}
+	a, errA := os.Stat(filepath.Join(to, "a"))
+	b, errB := os.Stat(filepath.Join(to, "b"))
+	if errA != nil || errB != nil || !os.SameFile(a, b) || !a.ModTime().Equal(at) || a.Mode() != 0o640 {
+		t.Errorf("a is %v, b is %v, %v, %v", a, b, errA, errB)
+	}
+	leftovers(t, to)
+}
+
+func TestADownloadThatIsCutIsAnErrorAndLeavesNoPart(t *testing.T) {
+	server, c := connect(t)
+	ctx, id := within(t), sandbox(t, c)
+	server.Put(id, "/workspace/a", clienttest.Entry{Type: "file", Mode: "0644", Content: make([]byte, 100_000)})
+	to := filepath.Join(t.TempDir(), "in")
+	server.CutAfter(5000)
+	if _, err := c.Files(id).DownloadDirectory(ctx, "/workspace", to, client.CopyOptions{}); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("got %v", err)
+	}
+	leftovers(t, to)
+	if _, err := os.Stat(filepath.Join(to, "a")); err == nil {
+		t.Error("half a file has its name")
+	}
+}
+
+func TestAnUploadOfWhatCannotBeReadSaysSoAndWritesNothing(t *testing.T) {
+	server, c := connect(t)
+	id := sandbox(t, c)
+	from := t.TempDir()
+	write(t, from, "a", "a", 0o644)
+	if err := os.Symlink("a", filepath.Join(from, "b")); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(within(t))
+	broken := errors.New("unplugged")
+	_, err := c.Files(id).UploadDirectory(ctx, from, "/workspace/x", client.CopyOptions{Progress: func(int64) { cancel(broken) }})
+	if err == nil {
+		t.Error("half a folder was a success")
+	}
+	if _, there := server.Entry(id, "/workspace/x/a"); there {
+		t.Error("half a folder was written")
+	}
+	if _, err := c.Files(id).UploadDirectory(within(t), filepath.Join(from, "nothing"), "/workspace/x", client.CopyOptions{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -1,9 +1,13 @@
 package client
 
 import (
+	"archive/tar"
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -66,19 +70,70 @@ func TestAnEventThatNeverEndsIsRefused(t *testing.T) {
 	}
 }
 
-func FuzzSafeName(f *testing.F) {
-	for _, s := range []string{"a", "..", "../x", "/etc", "a/b", "", ".", "a\x00", "con", `a\b`, "...", "..a"} {
+func FuzzLocalName(f *testing.F) {
+	for _, s := range []string{"a", "..", "../x", "/etc", "a/b/", "", ".", "./a", "a\x00", "a/../b", "con", `a\b`, "...", "..a", "a//b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {
-		safe, err := safeName(name)
+		local, err := localName(name)
 		if err != nil {
 			return
 		}
-		joined := filepath.Join("/root/dir", safe)
-		if filepath.Dir(joined) != "/root/dir" || safe != name {
+		joined := filepath.Join("/root/dir", local)
+		if joined != "/root/dir" && !strings.HasPrefix(joined, "/root/dir/") || strings.Contains("/"+local+"/", "/../") {
 			t.Fatalf("%q became %q", name, joined)
 		}
+	})
+}
+
+func FuzzUnpack(f *testing.F) {
+	archive := func(headers ...tar.Header) []byte {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, h := range headers {
+			if err := w.WriteHeader(&h); err != nil {
+				f.Fatal(err)
+			}
+			if _, err := w.Write(make([]byte, h.Size)); err != nil {
+				f.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			f.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	f.Add(archive(tar.Header{Name: "d/", Typeflag: tar.TypeDir, Mode: 0o700}, tar.Header{Name: "d/f", Size: 3, Mode: 0o4755}))
+	f.Add(archive(tar.Header{Name: "../x", Size: 1}, tar.Header{Name: "/etc/x", Size: 1}))
+	f.Add(archive(tar.Header{Name: "l", Typeflag: tar.TypeSymlink, Linkname: "../out"}, tar.Header{Name: "l/f", Size: 1}))
+	f.Add(archive(tar.Header{Name: "f", Size: 1}, tar.Header{Name: "g", Typeflag: tar.TypeLink, Linkname: "f"}))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		parent := t.TempDir()
+		if err := os.Mkdir(filepath.Join(parent, "in"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		root, err := os.OpenRoot(filepath.Join(parent, "in"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer root.Close()
+		u := &unpacker{root: root, c: newCopier(CopyOptions{}), buf: make([]byte, 4<<10)}
+		_ = u.run(bytes.NewReader(data)) // most are refused
+		if u.c.report.Bytes > int64(len(data)) {
+			t.Fatalf("%d bytes became %d", len(data), u.c.report.Bytes)
+		}
+		if entries, err := os.ReadDir(parent); err != nil || len(entries) != 1 {
+			t.Fatalf("beside the folder: %v, %v", entries, err)
+		}
+		_ = filepath.WalkDir(filepath.Join(parent, "in"), func(path string, d fs.DirEntry, err error) error {
+			if real, err := filepath.EvalSymlinks(path); err == nil && !strings.HasPrefix(real, filepath.Join(parent, "in")) {
+				t.Fatalf("%s leads to %s", path, real)
+			}
+			if strings.HasPrefix(d.Name(), ".cay-") && !bytes.Contains(data, []byte(".cay-")) {
+				t.Fatalf("left behind: %s", path)
+			}
+			return nil
+		})
 	})
 }
 

@@ -21,8 +21,27 @@ func (s *Server) archiveRoutes(mux *http.ServeMux) {
 	mux.HandleFunc("PUT "+path, s.usable(uploadArchive))
 }
 
+// SendArchive makes the next download of an archive these bytes, as a hostile sandbox might.
+func (s *Server) SendArchive(raw []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.archive = raw
+}
+
+func (s *Server) takeArchive() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	raw := s.archive
+	s.archive = nil
+	return raw
+}
+
 // downloadArchive sends tar or tar.gz; this server has no zstd.
 func (s *Server) downloadArchive(w http.ResponseWriter, r *http.Request, sb *sandbox) {
+	if raw := s.takeArchive(); raw != nil {
+		w.Write(raw)
+		return
+	}
 	t, q := sb.files, r.URL.Query()
 	dir := pathpkg.Clean(q.Get("path"))
 	t.mu.Lock()

@@ -27,6 +27,7 @@ type Server struct {
 	sandboxes   map[string]*sandbox  // guarded by mu
 	order       []string             // ids by creation; guarded by mu
 	replays     map[string]any       // idempotency key → *sandbox or *process; guarded by mu
+	archive     []byte               // of the next download; nil: the true one; guarded by mu
 	programs    map[string]Program   // guarded by mu
 	requests    []Request            // guarded by mu
 	refusals    []refusal            // guarded by mu
