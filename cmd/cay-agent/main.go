@@ -27,21 +27,22 @@ func main() {
 	socket := flag.String("socket", "/.cay/s/a.sock", "the node's socket")
 	groups := flag.String("cgroup", "/.cay/cg", "where to mount control groups for a moment; empty: use none")
 	sandbox := flag.Bool("sandbox", os.Getpid() == 1, "set up the root file system and the host name: never outside of a sandbox")
+	scratch := flag.String("scratch", "/.cay/code", "a directory for programs that come as source, made when needed")
 	flag.Parse()
 	debug.SetMemoryLimit(memory)
-	if err := run(*socket, *groups, *sandbox); err != nil {
+	if err := run(*socket, *groups, *scratch, *sandbox); err != nil {
 		fmt.Fprintln(os.Stderr, "cay-agent:", err)
 		os.Exit(1)
 	}
 }
 
-func run(socket, groups string, sandbox bool) error {
+func run(socket, groups, scratch string, sandbox bool) error {
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	if err := agent.Harden(); err != nil {
 		return err
 	}
 	config := agent.Config{
-		Socket: socket, Version: version, Users: user.Open(passwd, group), Sandbox: sandbox, Log: log,
+		Socket: socket, Version: version, Users: user.Open(passwd, group), Sandbox: sandbox, Scratch: scratch, Log: log,
 	}
 	if sandbox {
 		if err := agent.PrepareRoot(passwd, group); err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/guest/cgroup"
 	"github.com/cayhq/cay/internal/guest/files"
+	"github.com/cayhq/cay/internal/guest/interpreter"
 	"github.com/cayhq/cay/internal/guest/process"
 	"github.com/cayhq/cay/internal/guest/user"
 	"github.com/cayhq/cay/internal/wire"
@@ -35,6 +36,7 @@ type Config struct {
 	Users   *user.Database
 	Groups  *cgroup.Tree // nil: no control groups
 	Sandbox bool         // this process is PID 1 of a sandbox, whose host name and limits are its own to set
+	Scratch string       // a directory of the agent's own for programs; made when needed
 	Log     *slog.Logger
 }
 
@@ -43,6 +45,7 @@ type Agent struct {
 	config     Config
 	generation uint64
 	processes  *process.Table
+	contexts   *interpreter.Contexts
 	files      *files.Files
 	transfers  chan struct{} // a slot for each
 	running    sync.WaitGroup
@@ -61,6 +64,9 @@ func New(c Config) (*Agent, error) {
 		return nil, fmt.Errorf("make process table: %w", err)
 	}
 	a.processes = processes
+	a.contexts = interpreter.New(interpreter.Config{
+		Processes: processes, Scratch: c.Scratch, Roots: []string{"/workspace", "/output"}, Notable: a.config.Log.Warn,
+	})
 	a.files = files.New(c.Users, a.user)
 	return a, nil
 }
@@ -80,6 +86,7 @@ func (a *Agent) flush() {
 // Run serves the node until ctx ends; then it kills every process that it started.
 func (a *Agent) Run(ctx context.Context) error {
 	defer a.processes.Close()
+	defer a.contexts.Close()
 	defer a.running.Wait()
 	delay := firstRedial
 	for ctx.Err() == nil {

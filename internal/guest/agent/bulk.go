@@ -57,6 +57,8 @@ func (a *Agent) bulk(ctx context.Context, req *guestv1.Bulk) error {
 			err = a.sendArchive(patient, t.ReadArchive)
 		case *guestv1.Bulk_WriteArchive:
 			err = a.receiveArchive(patient, t.WriteArchive)
+		case *guestv1.Bulk_ReadReport:
+			err = a.sendReport(patient, t.ReadReport.GetProcessId())
 		default:
 			err = sendHeader(patient, nil, cay.Errorf(cay.NotImplemented, "this agent does not know the transfer"))
 		}

@@ -67,12 +67,19 @@ func (s *session) work(ctx context.Context, m *guestv1.ToAgent) {
 	file := func(info *guestv1.FileInfo, err error) {
 		s.answer(m.Id, &guestv1.ToNode{Message: &guestv1.ToNode_File{File: info}}, err)
 	}
+	opened := func(c *guestv1.Context, err error) {
+		s.answer(m.Id, &guestv1.ToNode{Message: &guestv1.ToNode_Context{Context: c}}, err)
+	}
 	switch ask := m.Message.(type) {
 	case *guestv1.ToAgent_Start:
-		err := a.processes.Start(ask.Start, func(started *guestv1.Started) {
+		started := func(started *guestv1.Started) {
 			s.answer(m.Id, &guestv1.ToNode{Message: &guestv1.ToNode_Started{Started: started}}, nil)
-		})
-		if err != nil {
+		}
+		start := a.processes.Start
+		if ask.Start.GetCode() != nil {
+			start = a.contexts.Run
+		}
+		if err := start(ask.Start, started); err != nil {
 			s.answer(m.Id, nil, err)
 		}
 	case *guestv1.ToAgent_Signal:
@@ -95,6 +102,16 @@ func (s *session) work(ctx context.Context, m *guestv1.ToAgent) {
 		file(a.files.Move(ask.Move))
 	case *guestv1.ToAgent_Remove:
 		s.answer(m.Id, nil, a.files.Remove(ask.Remove))
+	case *guestv1.ToAgent_OpenContext:
+		opened(a.contexts.Open(ask.OpenContext))
+	case *guestv1.ToAgent_ListContexts:
+		s.answer(m.Id, &guestv1.ToNode{Message: &guestv1.ToNode_Contexts{Contexts: a.contexts.List()}}, nil)
+	case *guestv1.ToAgent_CloseContext:
+		s.answer(m.Id, nil, a.contexts.CloseContext(ask.CloseContext.GetContextId()))
+	case *guestv1.ToAgent_InterruptContext:
+		opened(a.contexts.Interrupt(ask.InterruptContext.GetContextId()))
+	case *guestv1.ToAgent_RestartContext:
+		opened(a.contexts.Restart(ask.RestartContext.GetContextId()))
 	case *guestv1.ToAgent_Bulk:
 		s.answer(m.Id, nil, a.bulk(ctx, ask.Bulk))
 	default:

@@ -130,7 +130,7 @@ func native(t *testing.T) *node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(file, "-socket", n.dir+"/s/a.sock", "-cgroup=", "-sandbox=false")
+	cmd := exec.Command(file, "-socket", n.dir+"/s/a.sock", "-cgroup=", "-sandbox=false", "-scratch", n.dir+"/code")
 	cmd.Stderr = os.Stderr
 	cmd.Env = []string{}
 	cmd.SysProcAttr = &unix.SysProcAttr{Setsid: true}

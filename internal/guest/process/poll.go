@@ -53,6 +53,13 @@ func (p *poller) token(ready func()) uint64 {
 	return p.last
 }
 
+// assign gives a token to somebody else. Its former owner may be called once more.
+func (p *poller) assign(token uint64, ready func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.tokens[token] = ready
+}
+
 func (p *poller) forget(token uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

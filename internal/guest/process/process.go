@@ -31,6 +31,14 @@ type process struct {
 	sources [2]source
 	stdin   stdin
 
+	program   Program  // what it runs when that is a source
+	reporting bool     // the program's report is being made
+	report    Report   // where the exit only says its size
+	control   control  // of a kernel
+	lender    *Kernel  // whose pipes sources are, while a run has them
+	steer     Steering // of a run: takes its signals
+	drained   func()   // of a run: called once its output was read
+
 	oom       bool // one of its processes was killed to reclaim memory
 	killing   int  // kills of its whole tree under way
 	exit      *guestv1.Exited
@@ -206,6 +214,7 @@ func (p *process) acknowledge(offset int64) {
 func (p *process) settle() {
 	if p.complete() && !p.exitSent {
 		p.exit.Produced = p.out.produced
+		p.giveBack()
 		p.table.touch(p)
 	}
 }
@@ -213,7 +222,7 @@ func (p *process) settle() {
 // complete reports whether the exit may follow the output that is there. Of a tree that is being killed the main process is not the
 // last to go: who hears of its end relies on the others' being over.
 func (p *process) complete() bool {
-	return p.exit != nil && p.killing == 0 && !p.sources[0].open() && !p.sources[1].open()
+	return p.exit != nil && p.killing == 0 && !p.reporting && !p.sources[0].open() && !p.sources[1].open()
 }
 
 // whileKilled runs a kill of the whole tree and holds back the exit meanwhile. The kill is bounded by killDeadline.
@@ -233,13 +242,7 @@ func (p *process) whileKilled(kill func() error) error {
 // ended is called by the reaper.
 func (p *process) ended(status syscall.WaitStatus) {
 	p.mu.Lock()
-	exit := &guestv1.Exited{ProcessId: p.id, Code: int32(status.ExitStatus()), DurationMs: time.Since(p.started).Milliseconds()}
-	if status.Signaled() {
-		exit.Signal = int32(status.Signal())
-		exit.Code = 128 + exit.Signal
-	}
-	exit.Oom = p.oom && exit.Code == 128+int32(syscall.SIGKILL)
-	p.exit = exit
+	p.exit = p.exited(fateOf(status))
 	p.stdin.close(p)
 	for i := range p.sources {
 		p.limit(&p.sources[i])
@@ -248,12 +251,20 @@ func (p *process) ended(status syscall.WaitStatus) {
 		for s := &p.sources[i]; s.open() && p.readOnce(s); {
 		}
 	}
+	p.reportSoon()
 	p.settle()
 	if p.group != nil && !p.group.Remove() {
 		p.table.linger(p.id, p.group)
 	}
 	p.mu.Unlock()
 	p.table.notify()
+}
+
+// exited is how the end is told.
+func (p *process) exited(f Fate) *guestv1.Exited {
+	exit := &guestv1.Exited{ProcessId: p.id, Code: f.Code, Signal: f.Signal, DurationMs: time.Since(p.started).Milliseconds()}
+	exit.Oom = p.oom && exit.Code == 128+int32(syscall.SIGKILL)
+	return exit
 }
 
 // limit leaves exactly what is in s now to be delivered.
@@ -326,5 +337,10 @@ func (p *process) forget() {
 			s.left = 0
 			_ = p.arm(s)
 		}
+	}
+	p.giveBack()
+	if p.report != nil {
+		p.report.Close()
+		p.report = nil
 	}
 }

@@ -120,10 +120,7 @@ func (t *Table) owners(list []status) map[int]string {
 		}
 	}
 	for _, p := range t.all() {
-		p.mu.Lock()
-		group := p.group
-		p.mu.Unlock()
-		if group != nil {
+		if group := p.owned(); group != nil {
 			note(lingerer{p.id, group})
 		}
 	}

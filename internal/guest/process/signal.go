@@ -35,6 +35,8 @@ func (t *Table) Signal(req *guestv1.Signal) error {
 	}
 	var err error
 	switch {
+	case p != nil && p.steered() != nil:
+		err = p.steered()(sig)
 	case !req.Tree && p == nil:
 		err = os.ErrProcessDone
 	case !req.Tree:
@@ -109,8 +111,12 @@ func killGroup(group *cgroup.Group) error {
 
 // killTree kills without a control group: again and again, since what is forked meanwhile is not in the list.
 func (t *Table) killTree(id string) error {
+	return killAll(func(list []status) []int { return t.tree(id, list) })
+}
+
+func killAll(tree func([]status) []int) error {
 	return untilGone(func() bool {
-		pids := t.tree(id, scan())
+		pids := tree(scan())
 		for _, pid := range pids {
 			_ = kill(pid, unix.SIGKILL)
 		}
@@ -134,14 +140,25 @@ func untilGone(gone func() bool) error {
 // tree finds a started process's living descendants without a control group: its session, whose environment names it, and their
 // children. A process that left its session, cleared its environment and lost its parent escapes; only control groups have it.
 func (t *Table) tree(id string, list []status) []int {
-	main, session := 0, 0 // the pid may be another's once it was reaped, the session's number not while anyone is in it
 	if p := t.find(id); p != nil {
-		p.mu.Lock()
-		if session = p.pid; p.exit == nil {
-			main = p.pid
-		}
-		p.mu.Unlock()
+		return p.tree(list)
 	}
+	return treeOf(id, 0, 0, list)
+}
+
+func (p *process) tree(list []status) []int {
+	main, session := 0, 0 // the pid may be another's once it was reaped, the session's number not while anyone is in it
+	p.mu.Lock()
+	if session = p.pid; p.exit == nil {
+		main = p.pid
+	} else if p.steer != nil {
+		session = 0 // its kernel's
+	}
+	p.mu.Unlock()
+	return treeOf(p.id, main, session, list)
+}
+
+func treeOf(id string, main, session int, list []status) []int {
 	tag := []byte(tagVariable + "=" + id + "\x00")
 	inside := map[int]bool{}
 	for _, s := range list {

@@ -25,6 +25,11 @@ var processID = regexp.MustCompile(`^[0-9A-Za-z_-]{1,64}$`)
 // Start runs a process and calls started before any of its output becomes pending. A repeated start of the same id is answered the
 // same. What cannot be found or executed is started all the same: it ends at once, with 127 or 126 and a line on stderr, pid 0.
 func (t *Table) Start(req *guestv1.Start, started func(*guestv1.Started)) error {
+	return t.open(req, started, func(p *process, defaults Defaults) error { return p.start(req, defaults, started) })
+}
+
+// open makes a process known under its id and stream and has begin start it; an id that is known already is answered as it was.
+func (t *Table) open(req *guestv1.Start, started func(*guestv1.Started), begin func(*process, Defaults) error) error {
 	if !processID.MatchString(req.ProcessId) || req.Stream == 0 {
 		return cay.Errorf(cay.Unprocessable, "a start needs an id and a stream")
 	}
@@ -57,7 +62,7 @@ func (t *Table) Start(req *guestv1.Start, started func(*guestv1.Started)) error 
 	defaults := t.defaults
 	t.mu.Unlock()
 
-	if p.failure = p.start(req, defaults, started); p.failure != nil {
+	if p.failure = begin(p, defaults); p.failure != nil {
 		t.remove(p)
 	}
 	return p.failure
@@ -78,7 +83,7 @@ type program struct {
 }
 
 func (p *process) start(req *guestv1.Start, defaults Defaults, started func(*guestv1.Started)) error {
-	prog, missing, err := p.table.resolve(req, defaults)
+	prog, missing, err := p.table.resolve(req, defaults, p.program)
 	if err != nil {
 		return err
 	}
@@ -87,11 +92,11 @@ func (p *process) start(req *guestv1.Start, defaults Defaults, started func(*gue
 		p.endUnstarted(missing, started)
 		return nil
 	}
-	err = p.run(prog, req)
+	err = p.run(prog, req, p.ended)
 	if errors.Is(err, unix.ENOEXEC) { // as execvp does: a script without an interpreter line
 		prog.argv = append([]string{"sh", prog.path}, prog.argv[1:]...)
 		prog.path = "/bin/sh"
-		err = p.run(prog, req)
+		err = p.run(prog, req, p.ended)
 	}
 	switch {
 	case err == nil:
@@ -146,18 +151,23 @@ func describe(name string, err error) *unstarted {
 // endUnstarted makes p a process that ended with a line on stderr.
 func (p *process) endUnstarted(why *unstarted, started func(*guestv1.Started)) {
 	started(&guestv1.Started{})
-	stream := wire.FrameStderr
-	block := blocks.Get().(*[wire.MaxDataRun]byte)
-	n := copy(block[:minRead], why.text)
-	if !p.keep(stream, block, n) {
-		blocks.Put(block)
-	}
+	p.say(why.text)
 	p.exit = &guestv1.Exited{ProcessId: p.id, Code: why.code, DurationMs: time.Since(p.started).Milliseconds()}
+	p.reportSoon()
 	p.settle()
 }
 
+// say adds a line of the agent's own to stderr.
+func (p *process) say(text string) {
+	block := blocks.Get().(*[wire.MaxDataRun]byte)
+	n := copy(block[:minRead], text)
+	if !p.keep(wire.FrameStderr, block, n) {
+		blocks.Put(block)
+	}
+}
+
 // resolve checks everything that can be checked before the fork.
-func (t *Table) resolve(req *guestv1.Start, defaults Defaults) (program, *unstarted, error) {
+func (t *Table) resolve(req *guestv1.Start, defaults Defaults, source Program) (program, *unstarted, error) {
 	for i, arg := range req.Argv {
 		if strings.Contains(arg, "\x00") || i == 0 && arg == "" {
 			return program{}, nil, cay.Errorf(cay.Unprocessable, "arguments hold no NUL and the first is not empty").On("command")
@@ -198,9 +208,15 @@ func (t *Table) resolve(req *guestv1.Start, defaults Defaults) (program, *unstar
 		tag = map[string]string{tagVariable: req.ProcessId}
 	}
 	env := environment(account, shell, cwd, req.Tty, defaults.Env, req.Env, tag)
+	argv := req.Argv
+	if source != nil {
+		if argv, err = source.Prepare(account, cwd, env); err != nil {
+			return program{}, nil, err
+		}
+	}
 	prog := program{cwd: cwd, account: account, env: flatten(env)}
 
-	if len(req.Argv) == 0 {
+	if len(argv) == 0 {
 		prog.path, prog.argv = shell, []string{path.Base(shell)}
 		if req.Login {
 			prog.argv[0] = "-" + prog.argv[0]
@@ -210,8 +226,8 @@ func (t *Table) resolve(req *guestv1.Start, defaults Defaults) (program, *unstar
 		}
 		return prog, nil, nil
 	}
-	prog.argv = req.Argv
-	file, missing := search(req.Argv[0], cwd, env["PATH"], account)
+	prog.argv = argv
+	file, missing := search(argv[0], cwd, env["PATH"], account)
 	prog.path = file
 	return prog, missing, nil
 }
@@ -266,29 +282,30 @@ func executable(st *unix.Stat_t, account user.Account) bool {
 	return st.Mode&0o001 != 0
 }
 
-// run forks. On error nothing of it is left.
-func (p *process) run(g program, req *guestv1.Start) error {
+// run forks; ended is told how it ends. On error nothing of it is left.
+func (p *process) run(g program, req *guestv1.Start, ended func(syscall.WaitStatus)) error {
 	attr := &syscall.SysProcAttr{Setsid: true}
 	if os.Geteuid() == 0 {
 		attr.Credential = &syscall.Credential{Uid: g.account.UID, Gid: g.account.GID, Groups: g.account.Groups}
 	}
-	var files [3]uintptr
+	files := make([]uintptr, 3, 4)
 	var child []int // descriptors that only the child needs
 	defer func() {
 		for _, fd := range child {
 			unix.Close(fd)
 		}
 	}()
-	err := p.connect(req, g.account, attr, &files, &child)
+	err := p.connect(req, g.account, attr, files, &child)
+	files = p.control.add(files)
 	if err == nil && p.table.groups != nil {
-		if p.group, err = p.table.groups.Create("p" + strconv.FormatUint(p.stream, 10)); err == nil {
+		if p.group, err = p.table.groups.Create(p.groupName()); err == nil {
 			attr.UseCgroupFD, attr.CgroupFD = true, p.group.FD()
 		}
 	}
 	if err == nil {
 		p.pid, err = p.table.reaper.Start(func() (int, error) {
-			return syscall.ForkExec(g.path, g.argv, &syscall.ProcAttr{Dir: g.cwd, Env: g.env, Files: files[:], Sys: attr})
-		}, p.ended)
+			return syscall.ForkExec(g.path, g.argv, &syscall.ProcAttr{Dir: g.cwd, Env: g.env, Files: files, Sys: attr})
+		}, ended)
 	}
 	if err != nil {
 		for i := range p.sources {
@@ -304,8 +321,15 @@ func (p *process) run(g program, req *guestv1.Start) error {
 	return err
 }
 
+func (p *process) groupName() string {
+	if p.stream == 0 {
+		return p.id // a kernel
+	}
+	return "p" + strconv.FormatUint(p.stream, 10)
+}
+
 // connect makes the pipes or the terminal.
-func (p *process) connect(req *guestv1.Start, account user.Account, attr *syscall.SysProcAttr, files *[3]uintptr, child *[]int) error {
+func (p *process) connect(req *guestv1.Start, account user.Account, attr *syscall.SysProcAttr, files []uintptr, child *[]int) error {
 	if req.Tty {
 		return p.connectTerminal(req, account, attr, files, child)
 	}
@@ -345,7 +369,7 @@ func pipe(child *[]int, end int) (read, write int, err error) {
 	return fds[0], fds[1], nil
 }
 
-func (p *process) connectTerminal(req *guestv1.Start, account user.Account, attr *syscall.SysProcAttr, files *[3]uintptr, child *[]int) error {
+func (p *process) connectTerminal(req *guestv1.Start, account user.Account, attr *syscall.SysProcAttr, files []uintptr, child *[]int) error {
 	master, slave, err := pty.Open()
 	if err != nil {
 		return fmt.Errorf("open a terminal: %w", err)

@@ -54,6 +54,7 @@ type Table struct {
 	byID      map[string]*process
 	byStream  map[uint64]*process
 	dirty     []*process // have something pending
+	kernels   uint64     // started so far
 	lingering []lingerer // groups whose process has ended and that are not empty
 }
 

@@ -54,6 +54,16 @@ func (r *Reaper) Signal(pid int, sig syscall.Signal) error {
 	return unix.Kill(pid, sig)
 }
 
+// SignalGroup is Signal to the process group that the process leads.
+func (r *Reaper) SignalGroup(pid int, sig syscall.Signal) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.watched[pid] == nil {
+		return os.ErrProcessDone
+	}
+	return unix.Kill(-pid, sig)
+}
+
 // Stop makes Run return once no child is left.
 func (r *Reaper) Stop() {
 	r.mu.Lock()

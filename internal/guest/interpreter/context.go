@@ -1,0 +1,640 @@
+package interpreter
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/guest/process"
+	"github.com/cayhq/cay/internal/guest/user"
+	"github.com/cayhq/cay/internal/wire/guestv1"
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// inlineSource is up to which size a program travels on the control socket, whose buffer is certain to take it.
+	inlineSource = 8 << 10
+	// sayDeadline bounds a write to a driver, which is waiting for it.
+	sayDeadline = 5 * time.Second
+	// endDeadline bounds the wait for the end of a kernel that was killed.
+	endDeadline = 10 * time.Second
+	// A shell that is interrupted while it forks waits for a child that was not: it is interrupted again, this often.
+	insistAgain = 500 * time.Millisecond
+	maxInsist   = 8
+)
+
+// interrupted is the code of a run that an interrupt ended.
+const interrupted = 130
+
+// run is one program in a context.
+type run struct {
+	process *process.Run
+	source  []byte
+
+	// Guarded by the context's lock.
+	began     bool           // its interpreter may be interrupted: before, that could end it
+	interrupt bool           // once it began
+	killed    syscall.Signal // before there was a kernel
+	insisting bool           // interrupts are repeated
+	over      chan struct{}  // closed once it has ended; nil until it runs
+}
+
+// codeContext is one context. One goroutine, serve, runs its programs; everybody else only queues, signals and kills.
+//
+// Lock order: a process's lock comes before mu. Methods of process.Run and Kernel.Kill are therefore called without mu.
+type codeContext struct {
+	contexts     *Contexts
+	id, language string
+	argv         []string
+	cwd, user    string
+	env          map[string]string
+	created      time.Time
+	opened       chan struct{} // closed once failure is known
+	failure      error         // of opening
+	wake         chan struct{} // serve has something to do
+	shut         chan struct{} // closed by close
+	served       chan struct{} // closed when serve has returned
+
+	mu       sync.Mutex
+	account  user.Account // of the kernel
+	kernel   *kernel      // nil: the next run starts one
+	queue    []*run
+	current  *run
+	count    int64
+	lastUsed time.Time
+	lost     bool // the state went while nothing ran, and no run was told
+	closing  bool
+}
+
+// kernel is the interpreter of a context.
+type kernel struct {
+	*process.Kernel
+	in     *bufio.Reader
+	ready  bool // it said so; serve's alone
+	ended  chan struct{}
+	fate   process.Fate   // once ended
+	killed syscall.Signal // what it is killed with; guarded by the context's lock
+	unsure bool           // a shell may have lost what it was told; guarded by the context's lock
+	asked  bool           // who uses the context asked for its end; guarded by the context's lock
+}
+
+func newContext(c *Contexts, req *guestv1.OpenContext) *codeContext {
+	now := time.Now()
+	return &codeContext{
+		contexts: c, id: req.ContextId, language: req.Language, argv: req.Argv, cwd: req.Cwd, user: req.User, env: req.Env,
+		created: now, lastUsed: now, opened: make(chan struct{}), wake: make(chan struct{}, 1), shut: make(chan struct{}), served: make(chan struct{}),
+	}
+}
+
+// begin starts the first kernel and serve.
+func (x *codeContext) begin() error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if _, err := x.ensure(); err != nil {
+		return err
+	}
+	x.contexts.running.Go(x.serve)
+	return nil
+}
+
+// ensure returns the kernel, which it starts where there is none. It expects x.mu.
+func (x *codeContext) ensure() (*kernel, error) {
+	if x.kernel != nil {
+		return x.kernel, nil
+	}
+	k := &kernel{ended: make(chan struct{})}
+	p, err := x.startKernel(func(p *process.Kernel, f process.Fate) {
+		k.fate = f
+		close(k.ended)
+		_ = p.Control.SetReadDeadline(time.Unix(1, 0)) // descendants may hold the other end
+		x.rouse()
+	})
+	if err != nil {
+		return nil, err
+	}
+	k.Kernel, k.in = p, newControlReader(&control{p.Control})
+	if l := languages[x.language]; l.shell() {
+		_ = k.write(shellReady(0, l.control)) // one that does not take it is not ready either
+	}
+	x.kernel = k
+	return k, nil
+}
+
+// control reads a control socket. Once its read deadline has passed it returns what is there and then the end.
+type control struct{ file *os.File }
+
+func (c *control) Read(b []byte) (int, error) {
+	n, err := c.file.Read(b)
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return n, err
+	}
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	if err := c.file.SetReadDeadline(time.Time{}); err != nil {
+		return 0, err
+	}
+	if err := raw.Read(func(fd uintptr) bool { n, err = unix.Read(int(fd), b); return true }); err != nil {
+		return 0, err
+	}
+	if err := c.file.SetReadDeadline(time.Unix(1, 0)); err != nil {
+		return 0, err
+	}
+	if err != nil || n <= 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (x *codeContext) rouse() {
+	select {
+	case x.wake <- struct{}{}:
+	default:
+	}
+}
+
+// serve runs what is queued until the context is closed.
+func (x *codeContext) serve() {
+	defer close(x.served)
+	for {
+		x.mu.Lock()
+		closing, k := x.closing, x.kernel
+		x.mu.Unlock()
+		if k != nil && (closing || k.gone()) {
+			x.bury(k)
+			x.replace(k)
+		}
+		if closing {
+			return
+		}
+		if r := x.take(); r != nil {
+			x.execute(r)
+			continue
+		}
+		<-x.wake
+	}
+}
+
+// take makes the next run the current one.
+func (x *codeContext) take() *run {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closing || len(x.queue) == 0 {
+		return nil
+	}
+	r := x.queue[0]
+	x.queue[0] = nil
+	x.queue = x.queue[1:]
+	x.current, r.over = r, make(chan struct{})
+	x.count++
+	x.lastUsed = time.Now()
+	return r
+}
+
+func (k *kernel) gone() bool {
+	select {
+	case <-k.ended:
+		return true
+	default:
+		return false
+	}
+}
+
+// bury ends what is left of a kernel and frees it. Nobody asked for it to end: the next run is told.
+func (x *codeContext) bury(k *kernel) {
+	if err := k.Kill(); err != nil {
+		x.contexts.config.Notable("processes of a context are left", "context", x.id, "error", err)
+	}
+	select {
+	case <-k.ended:
+	case <-time.After(endDeadline):
+	}
+	k.Close()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.kernel == k {
+		x.kernel = nil
+		x.lost = x.lost || !k.asked
+	}
+	if !k.asked {
+		x.contexts.config.Notable("the interpreter of a context ended", "context", x.id, "language", x.language, "fate", k.fateText())
+	}
+}
+
+// replace starts another kernel after k where that is what was asked for. Should it fail, the next run says so.
+func (x *codeContext) replace(k *kernel) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if k.asked && !x.closing {
+		_, _ = x.ensure()
+	}
+}
+
+// fateText is for who reads it; the kernel has ended.
+func (k *kernel) fateText() string {
+	if !k.gone() {
+		return "unknown"
+	}
+	if k.fate.Signal != 0 {
+		return "signal " + unix.SignalName(syscall.Signal(k.fate.Signal))
+	}
+	return fmt.Sprintf("exit code %d", k.fate.Code)
+}
+
+// add queues a run and returns the pid of the interpreter.
+func (x *codeContext) add(r *run) (int, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	waiting := len(x.queue)
+	if x.current == nil {
+		waiting-- // the first of them is about to run
+	}
+	switch {
+	case x.closing:
+		return 0, cay.Errorf(cay.NotFound, "there is no context %s in the sandbox", x.id)
+	case waiting >= maxQueue:
+		return 0, cay.Errorf(cay.Conflict, "%d runs wait in the context already, more are not possible", maxQueue)
+	}
+	k, err := x.ensure()
+	if err != nil {
+		return 0, err
+	}
+	x.queue = append(x.queue, r)
+	x.rouse()
+	return k.PID(), nil
+}
+
+// execute runs the current run to its end.
+func (x *codeContext) execute(r *run) {
+	results := newReport(&x.contexts.held)
+	rest := &guestv1.CodeReport{}
+	k, fate := x.perform(r, results, rest)
+	close(r.over)
+
+	x.mu.Lock()
+	x.current = nil
+	x.lastUsed = time.Now()
+	x.mu.Unlock()
+	drained := make(chan struct{})
+	r.process.Finish(fate, results.finish(rest), func() { close(drained) })
+	if k == nil {
+		return
+	}
+	select {
+	case <-drained: // the pipes are the kernel's again
+	case <-k.ended:
+	case <-x.shut:
+	}
+}
+
+// perform has the kernel run r. It returns that kernel, nil when there is none any more.
+func (x *codeContext) perform(r *run, results *report, rest *guestv1.CodeReport) (*kernel, process.Fate) {
+	x.mu.Lock()
+	number := x.count
+	rest.ExecutionCount = number
+	k, err := x.ensure()
+	if err == nil && k.gone() {
+		x.mu.Unlock()
+		x.bury(k)
+		x.mu.Lock()
+		k, err = x.ensure()
+	}
+	rest.ContextLost, x.lost = x.lost, false
+	killed := r.killed
+	roots := x.contexts.roots(x.account)
+	x.mu.Unlock()
+	if killed != 0 {
+		return k, process.Killed(killed)
+	}
+	if err != nil {
+		r.process.Print(fmt.Sprintf("the interpreter of the context cannot be started: %v\n", err))
+		rest.ContextLost = true
+		return nil, process.Fate{Code: 126}
+	}
+	var file string
+	code := int32(0)
+	err = x.await(k, number)
+	before := look(roots)
+	if err == nil {
+		r.process.Lend(k.Kernel)
+		file, err = x.say(k, number, r.source)
+	}
+	if err == nil {
+		code, err = x.listen(k, r, number, results, rest)
+	}
+	fate := process.Fate{Code: code}
+	if err != nil {
+		fate = x.lose(k, r, err)
+		rest.ContextLost = true
+		k = nil
+	}
+	if file != "" {
+		_ = os.Remove(file)
+	}
+	rest.FilesChanged, rest.FilesTruncated = changes(before, look(roots))
+	return k, fate
+}
+
+// await waits until the interpreter takes programs. A shell that was interrupted is asked thrice: the first of the lines may be taken
+// for the end of another.
+func (x *codeContext) await(k *kernel, number int64) error {
+	want := int64(0)
+	x.mu.Lock()
+	if k.unsure {
+		k.unsure, k.ready, want = false, false, number
+	}
+	x.mu.Unlock()
+	if k.ready {
+		return nil
+	}
+	if want != 0 {
+		ask := "\n" + strings.Repeat(shellReady(want, languages[x.language].control), 3)
+		if err := k.write(ask); err != nil {
+			return err
+		}
+		answered, told := make(chan struct{}), make(chan struct{})
+		x.contexts.running.Go(func() {
+			defer close(told)
+			insist(answered, func() error { return errors.Join(k.Signal(unix.SIGINT), k.write(ask)) })
+		})
+		defer func() { close(answered); <-told }()
+	}
+	for {
+		m, err := readMessage(k.in)
+		if err != nil {
+			return err
+		}
+		if m.kind == "ready" && m.run == want {
+			k.ready = true
+			return nil
+		}
+		if _, err := io.CopyN(io.Discard, k.in, int64(m.size)); err != nil {
+			return err
+		}
+	}
+}
+
+// say tells the driver to run source. file is to be removed after the run.
+func (x *codeContext) say(k *kernel, number int64, source []byte) (file string, err error) {
+	l := languages[x.language]
+	if l.shell() || len(source) > inlineSource {
+		x.mu.Lock()
+		account := x.account
+		x.mu.Unlock()
+		if file, err = x.contexts.store(source, extensions[x.language], account); err != nil {
+			return "", err
+		}
+	}
+	var message string
+	switch {
+	case l.shell():
+		message = shellCommands(number, file, l.control)
+	case file != "":
+		message = fmt.Sprintf("file %d %d\n%s", number, len(file), file)
+	default:
+		message = fmt.Sprintf("run %d %d\n%s", number, len(source), source)
+	}
+	return file, k.write(message)
+}
+
+func (k *kernel) write(s string) error {
+	if err := k.Control.SetWriteDeadline(time.Now().Add(sayDeadline)); err != nil {
+		return err
+	}
+	_, err := io.WriteString(k.Control, s)
+	return err
+}
+
+// listen takes what the driver says of run number until that is over. An error means that the kernel is of no use any more.
+func (x *codeContext) listen(k *kernel, r *run, number int64, results *report, rest *guestv1.CodeReport) (code int32, err error) {
+	for {
+		m, err := readMessage(k.in)
+		if err != nil {
+			return 0, err
+		}
+		if m.run != number { // of a thread that outlived its run, or said twice
+			if _, err := io.CopyN(io.Discard, k.in, int64(m.size)); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		switch m.kind {
+		case "begin":
+			x.began(k, r)
+		case "main", "display":
+			var parts []part
+			if parts, err = readParts(k.in, m.size); err == nil {
+				err = results.result(m.kind == "main", parts, k.in)
+			}
+		case "drop":
+			results.truncated = true
+		case "error":
+			rest.Error, err = readError(k.in, m.size)
+		case "done":
+			return readCode(k.in, m.size)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+// began lets an interrupt through that came too early.
+func (x *codeContext) began(k *kernel, r *run) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	r.began = true
+	if r.interrupt {
+		r.interrupt = false
+		_ = x.interruptKernel(k, r)
+	}
+}
+
+// lose ends a kernel that ended, broke the protocol or does not listen, and returns the fate of its run.
+func (x *codeContext) lose(k *kernel, r *run, cause error) process.Fate {
+	if errors.Is(cause, errControl) {
+		x.contexts.config.Notable("the interpreter of a context broke its protocol and is ended", "context", x.id, "error", cause)
+		r.process.Print("cay: the program wrote to the interpreter's control socket; the context was restarted\n")
+	}
+	x.bury(k)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.lost = false // this run is told
+	switch {
+	case k.killed != 0:
+		return process.Killed(k.killed)
+	case k.gone():
+		return k.fate
+	}
+	return process.Killed(unix.SIGKILL)
+}
+
+// unqueue takes r out of the queue, and reports whether it was there.
+func (x *codeContext) unqueue(r *run) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	i := slices.Index(x.queue, r)
+	if i >= 0 {
+		x.queue = slices.Delete(x.queue, i, i+1)
+	}
+	return i >= 0
+}
+
+// abandon ends a run that was never run.
+func (x *codeContext) abandon(r *run, f process.Fate, lost bool) {
+	r.process.Finish(f, newReport(&x.contexts.held).finish(&guestv1.CodeReport{ContextLost: lost}), func() {})
+}
+
+// interruptRun interrupts a run; one that waits ends.
+func (x *codeContext) interruptRun(r *run) error {
+	if x.unqueue(r) {
+		x.abandon(r, process.Fate{Code: interrupted}, false)
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.current != r {
+		return os.ErrProcessDone
+	}
+	if !r.began || x.kernel == nil {
+		r.interrupt = true
+		return nil
+	}
+	return x.interruptKernel(x.kernel, r)
+}
+
+func (x *codeContext) interruptCurrent() {
+	x.mu.Lock()
+	r := x.current
+	x.mu.Unlock()
+	if r != nil {
+		_ = x.interruptRun(r)
+	}
+}
+
+// interruptKernel expects x.mu. A shell that reads its commands in blocks drops what it has read of them when it is interrupted: it is
+// asked for the status again, which does no harm when it still knew.
+func (x *codeContext) interruptKernel(k *kernel, r *run) error {
+	if err := k.Signal(unix.SIGINT); err != nil {
+		return err
+	}
+	l := languages[x.language]
+	if !l.shell() || r.insisting {
+		return nil
+	}
+	r.insisting, k.unsure = true, true
+	ask := shellDone(x.count, l.control)
+	x.contexts.running.Go(func() {
+		insist(r.over, func() error {
+			x.mu.Lock()
+			defer x.mu.Unlock()
+			if x.current != r {
+				return os.ErrProcessDone
+			}
+			return errors.Join(k.Signal(unix.SIGINT), k.write(ask))
+		})
+	})
+	return k.write(ask)
+}
+
+// insist calls again from time to time until over is closed, or again fails.
+func insist(over <-chan struct{}, again func() error) {
+	pause := time.NewTicker(insistAgain)
+	defer pause.Stop()
+	for range maxInsist {
+		select {
+		case <-over:
+			return
+		case <-pause.C:
+		}
+		if again() != nil {
+			return
+		}
+	}
+}
+
+// kill ends a run with the interpreter, whose tree is gone when it returns nil; one that waits ends alone.
+func (x *codeContext) kill(r *run, sig syscall.Signal) error {
+	if x.unqueue(r) {
+		x.abandon(r, process.Killed(sig), false)
+		return nil
+	}
+	x.mu.Lock()
+	k := x.kernel
+	if x.current != r {
+		x.mu.Unlock()
+		return os.ErrProcessDone
+	}
+	if k == nil {
+		r.killed = sig
+		x.mu.Unlock()
+		return nil
+	}
+	k.killed = sig
+	x.mu.Unlock()
+	return k.Kill()
+}
+
+// end takes everything from the context: what waits ends, and so does the kernel, at the wish of who uses the context.
+func (x *codeContext) end() error {
+	x.mu.Lock()
+	waiting, k := x.queue, x.kernel
+	x.queue = nil
+	if k != nil {
+		k.killed, k.asked = unix.SIGKILL, true
+	}
+	x.mu.Unlock()
+	for _, r := range waiting {
+		x.abandon(r, process.Killed(unix.SIGKILL), true)
+	}
+	if k == nil {
+		return nil
+	}
+	return k.Kill()
+}
+
+// restart replaces the interpreter. The fresh one is started at once.
+func (x *codeContext) restart() error {
+	if err := x.end(); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	k := x.kernel
+	x.mu.Unlock()
+	if k != nil {
+		select {
+		case <-k.ended:
+		case <-x.shut:
+		}
+	}
+	x.rouse()
+	return nil
+}
+
+// close ends the context and waits for serve. It is idempotent.
+func (x *codeContext) close() error {
+	<-x.opened
+	if x.failure != nil {
+		return nil
+	}
+	x.mu.Lock()
+	first := !x.closing
+	x.closing = true
+	x.mu.Unlock()
+	if first {
+		close(x.shut)
+	}
+	err := x.end()
+	x.rouse()
+	<-x.served
+	return err
+}
