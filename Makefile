@@ -59,7 +59,7 @@ lint: ## gofmt and go vet
 
 .PHONY: verify
 verify: generate ## fail when generated files are stale
-	@git diff --exit-code --stat -- internal openapi.json docs/reference || { echo "generated files are stale: run make generate and commit"; exit 1; }
+	@git diff --exit-code --stat -- internal openapi.json docs/reference sdk/typescript/src/generated || { echo "generated files are stale: run make generate and commit"; exit 1; }
 
 .PHONY: bench
 bench: build ## measure Cay beside its peers in one run; prints a table, writes build/bench.json
@@ -76,7 +76,7 @@ $(TOOLS)/%: tools/go.mod
 	cd tools && go build -o ../$(TOOLS)/ $$(go list -f '{{if eq .Name "main"}}{{.ImportPath}}{{end}}' tool | grep '/$*$$')
 
 .PHONY: generate
-generate: proto sql openapi.json ## regenerate protocol code, queries and the OpenAPI document
+generate: proto sql openapi.json sdk-types ## regenerate protocol code, queries, the OpenAPI document and the SDK's types
 
 .PHONY: proto
 proto: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-connect-go
@@ -90,6 +90,11 @@ sql: $(TOOLS)/sqlc
 openapi.json:
 	go run ./cmd/cay openapi > $@.new
 	mv $@.new $@
+
+.PHONY: sdk-types
+sdk-types: openapi.json
+	@if command -v node >/dev/null; then node sdk/typescript/scripts/generate.mjs; \
+	else echo "node is missing: the types of the TypeScript SDK were not regenerated"; [ "$${CAY_TEST_REQUIRE_ALL:-}" != 1 ]; fi
 
 .PHONY: clean
 clean: ## remove what was built; Go's cache keeps gVisor

@@ -2,7 +2,7 @@
 # Installs what the tests need: as root on Debian and its kin, with apt; elsewhere it says what is missing.
 set -euo pipefail
 # command, Debian package
-needs="python3:python3 node:nodejs php:php-cli ruby:ruby perl:perl-base patch:patch gcc:gcc setpriv:util-linux tmux:tmux curl:curl"
+needs="python3:python3 node:nodejs php:php-cli ruby:ruby perl:perl-base patch:patch gcc:gcc setpriv:util-linux tmux:tmux curl:curl npm:npm"
 missing=""
 for need in $needs; do
 	command -v "${need%%:*}" >/dev/null || missing+=" ${need##*:}"

@@ -33,3 +33,10 @@ step "packages, with the race detector"
 CGO_ENABLED=1 tests -race -timeout 15m $(go list ./... | grep -v '/test/')
 step "the product, with real gVisor"
 tests -count=1 -p 1 -timeout 30m ./test/...
+step "the TypeScript SDK, against its fake and the product"
+if command -v npm >/dev/null; then
+	sdk/typescript/test/run.sh
+else
+	echo "npm is missing: the tests of the TypeScript SDK were skipped"
+	[ "${CAY_TEST_REQUIRE_ALL:-}" != 1 ]
+fi

@@ -1,0 +1,546 @@
+// Generated from openapi.json by scripts/generate.mjs. Do not edit.
+
+export interface ArchiveAnswer {
+  bytes: number;
+  directories: number;
+  /** Symlinks and hard links count as files */
+  files: number;
+  /** Devices, FIFOs and sockets */
+  skipped: number;
+}
+
+export interface CreateMS {
+  boot: number;
+  queue: number;
+  schedule: number;
+  total: number;
+}
+
+export type EmptyEvent = { [key: string]: unknown };
+
+export interface EventList {
+  items: SandboxEvent[];
+  /** Give it as after for what follows; null at the end of what there is now */
+  nextCursor: string | null;
+  /** Events after the id that was given are no longer kept: the page begins with the oldest that is */
+  reset: boolean;
+}
+
+export interface ExecAnswer {
+  /** Why it did not start */
+  detail?: string;
+  durationMs: number;
+  /** 128+N for signal N; 127 not found, 126 not executable */
+  exitCode: number;
+  /** Ended by the platform or a client */
+  killed: boolean;
+  /** Bytes that are no UTF-8 became U+FFFD */
+  lossy: PerStream;
+  /** Exit code 0 and not timed out */
+  ok: boolean;
+  oom: boolean;
+  processId: string;
+  reason: "exited" | "signaled" | "timeout" | "oom" | "killed" | "start_failed" | "sandbox_ended" | (string & {});
+  /** Without SIG; null when it exited by itself */
+  signal: string | null;
+  /** With encoding utf8 */
+  stderr?: string;
+  /** With encoding base64 */
+  stderrBase64?: string;
+  /** The first run of stderr that is missing */
+  stderrGap?: Gap;
+  /** True size in bytes, whatever was kept */
+  stderrSize: number;
+  /** With encoding utf8 */
+  stdout?: string;
+  /** With encoding base64 */
+  stdoutBase64?: string;
+  /** The first run of stdout that is missing */
+  stdoutGap?: Gap;
+  /** True size in bytes, whatever was kept */
+  stdoutSize: number;
+  timedOut: boolean;
+  /** Less than the process wrote was kept or delivered */
+  truncated: PerStream;
+}
+
+export interface ExecGap {
+  bytes: number;
+  /** Of the first byte that is missing */
+  offset: number;
+  stream: "stdout" | "stderr" | (string & {});
+}
+
+export interface ExecOutput {
+  /** With encoding utf8 */
+  data?: string;
+  /** With encoding base64 */
+  dataBase64?: string;
+}
+
+export interface ExecRequest {
+  /** A string is run by the sandbox's shell; a list is a program and its arguments */
+  command: string | string[];
+  /** Default: the sandbox's workdir */
+  cwd?: string;
+  /** Default utf8 */
+  encoding?: "utf8" | "base64" | (string & {});
+  /** On top of the sandbox's; at most 1 MiB */
+  env?: { [key: string]: string };
+  /** End the process when the connection that started it ends. Otherwise it runs on, whichever form of exec started it */
+  killOnDisconnect?: boolean;
+  /** Bounds what is kept of each stream, head and tail, not what is delivered live; 1 to 268435456, default 10485760 */
+  maxOutputBytes?: number | null;
+  /** All of the input; absent: end of file at once. At most 64 MiB with the rest of the body */
+  stdin?: string | null;
+  /** The same for input that is no text; at most one of both */
+  stdinBase64?: string;
+  /** Default 60; null: none. Then the whole tree is killed */
+  timeoutSeconds?: number | null;
+  /** A name or uid[:gid] of the sandbox */
+  user?: string;
+}
+
+export interface ExecStart {
+  /** Where the stream begins */
+  offset: number;
+  processId: string;
+}
+
+export interface Exit {
+  /** Why it did not start */
+  detail?: string;
+  durationMs: number;
+  /** 128+N for signal N; 127 not found, 126 not executable */
+  exitCode: number;
+  /** Ended by the platform or a client */
+  killed: boolean;
+  /** Bytes that are no UTF-8 became U+FFFD */
+  lossy: PerStream;
+  /** Exit code 0 and not timed out */
+  ok: boolean;
+  oom: boolean;
+  processId: string;
+  reason: "exited" | "signaled" | "timeout" | "oom" | "killed" | "start_failed" | "sandbox_ended" | (string & {});
+  /** Without SIG; null when it exited by itself */
+  signal: string | null;
+  /** The first run of stderr that is missing */
+  stderrGap?: Gap;
+  /** True size in bytes, whatever was kept */
+  stderrSize: number;
+  /** The first run of stdout that is missing */
+  stdoutGap?: Gap;
+  /** True size in bytes, whatever was kept */
+  stdoutSize: number;
+  timedOut: boolean;
+  /** Less than the process wrote was kept or delivered */
+  truncated: PerStream;
+}
+
+export interface Failure {
+  detail: string;
+  reason: string;
+}
+
+export interface File {
+  etag?: string;
+  gid: number;
+  /** Octal */
+  mode: string;
+  /** RFC 3339, UTC, milliseconds */
+  modifiedAt: string | null;
+  name: string;
+  path: string;
+  /** Only where the path is not UTF-8: its percent-encoding, to be put behind ?path= as it is */
+  pathPercent?: string;
+  size: number;
+  /** Of a symlink */
+  target: string | null;
+  type: "file" | "directory" | "symlink" | "fifo" | "socket" | "device" | (string & {});
+  uid: number;
+  user: string;
+}
+
+export interface FileList {
+  items: File[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
+}
+
+export interface Gap {
+  bytes: number;
+  offset: number;
+}
+
+export interface Info {
+  /** Of cpu, memory_mb, disk_gb and pids, the limits that every worker keeps for real */
+  enforced: string[];
+  features: string[];
+  isolation: string;
+  limits: Limits;
+  runtimes: Runtime[];
+  version: string;
+}
+
+export interface Limits {
+  defaultCpu: number;
+  defaultDiskGb: number;
+  defaultMemoryMb: number;
+  defaultPids: number;
+  defaultTtlSeconds: number;
+  maxCpu: number;
+  maxDiskGb: number;
+  maxMemoryMb: number;
+  maxPids: number;
+  maxSandboxes: number;
+  maxTtlSeconds: number;
+}
+
+export interface LogGap {
+  bytes: number;
+  /** Counting stdout and stderr together */
+  offset: number;
+  stream: "stdout" | "stderr" | (string & {});
+}
+
+export interface MkdirRequest {
+  /** Octal; default 0755 */
+  mode?: string | null;
+  /** Make what is missing above it; one that exists is no error then */
+  parents?: boolean;
+  path: string;
+  user?: string;
+}
+
+export interface MoveRequest {
+  from: string;
+  /** Replace what is there; otherwise that is 409 already_exists */
+  overwrite?: boolean;
+  to: string;
+  user?: string;
+}
+
+export interface NetworkPolicy {
+  allow: string[];
+  deny: string[];
+}
+
+export interface PerStream {
+  stderr: boolean;
+  stdout: boolean;
+}
+
+/** RFC 9457. Further members say more: limit_bytes, state, status_reason, sandbox_id … */
+export interface Problem {
+  /** For people: what was wrong and what to do */
+  detail: string;
+  /** The field, parameter or header at fault */
+  field?: string;
+  /** Stable; further values may come */
+  reason: "already_exists" | "boot_failed" | "conflict" | "disk_full" | "forbidden" | "gone" | "idempotency_mismatch" | "internal" | "invalid_image" | "invalid_request" | "method_not_allowed" | "no_capacity" | "not_found" | "not_implemented" | "not_ready" | "paused" | "payload_too_large" | "precondition_failed" | "quota_exceeded" | "range_not_satisfiable" | "rate_limited" | "timeout" | "unauthorized" | "unavailable" | "unprocessable" | "unsupported_media_type" | "worker_lost" | (string & {});
+  requestId: string;
+  status: number;
+  title: string;
+  /** urn:cay:problem: and the reason */
+  type: string;
+  [key: string]: unknown;
+}
+
+export interface Process {
+  /** Of the terminal, if it has one */
+  cols?: number;
+  command: string[];
+  cpuSeconds: number;
+  cwd: string;
+  /** Why it did not start, or was ended */
+  detail?: string;
+  /** RFC 3339, UTC, milliseconds */
+  endedAt: string | null;
+  exitCode: number | null;
+  /** prc_…; null for one that no client started */
+  id: string | null;
+  memoryMb: number;
+  name: string | null;
+  pid: number;
+  ppid?: number;
+  reason: string | null;
+  rows?: number;
+  signal: string | null;
+  /** RFC 3339, UTC, milliseconds */
+  startedAt: string | null;
+  /** As the kernel calls it: R, S, D, Z, T */
+  state?: string;
+  status: "running" | "exited" | "failed" | (string & {});
+  tty: boolean;
+  user: string;
+}
+
+export interface ProcessList {
+  items: Process[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
+}
+
+export interface ProcessLogs {
+  exitCode: number | null;
+  /** Runs that were not kept */
+  gaps: LogGap[];
+  /** Bytes that are no UTF-8 became U+FFFD */
+  lossy: PerStream;
+  /** Where the next page begins. Equal to size, and the process not running: all was read */
+  nextOffset: number;
+  offset: number;
+  processId: string;
+  /** Bytes of both streams so far */
+  size: number;
+  status: "running" | "exited" | "failed" | (string & {});
+  /** With encoding utf8 */
+  stderr?: string | null;
+  /** With encoding base64 */
+  stderrBase64?: string;
+  /** With encoding utf8 */
+  stdout?: string | null;
+  /** With encoding base64 */
+  stdoutBase64?: string;
+}
+
+export interface ProcessRequest {
+  /** Default 80 */
+  cols?: number;
+  /** A string is run by the sandbox's shell; a list is a program and its arguments */
+  command: string | string[];
+  /** Default: the sandbox's workdir */
+  cwd?: string;
+  /** Default utf8 */
+  encoding?: "utf8" | "base64" | (string & {});
+  /** On top of the sandbox's; at most 1 MiB */
+  env?: { [key: string]: string };
+  /** End the process when the connection that started it ends. Otherwise it runs on, whichever form of exec started it */
+  killOnDisconnect?: boolean;
+  /** Bounds what is kept of each stream, head and tail, not what is delivered live; 1 to 268435456, default 10485760 */
+  maxOutputBytes?: number | null;
+  /** 1 to 64 of letters, digits, '.', '_' and '-', neither all digits nor prc_…; unique among running processes */
+  name?: string | null;
+  /** Default 24 */
+  rows?: number;
+  /** All of the input; absent: end of file at once. At most 64 MiB with the rest of the body */
+  stdin?: string | null;
+  /** The same for input that is no text; at most one of both */
+  stdinBase64?: string;
+  /** stdin stays open, for POST …/stdin and WebSockets. Default: with tty */
+  stdinOpen?: boolean | null;
+  /** Default 60; null: none. Then the whole tree is killed */
+  timeoutSeconds?: number | null;
+  /** On a terminal of its own; all output is stdout */
+  tty?: boolean;
+  /** A name or uid[:gid] of the sandbox */
+  user?: string;
+}
+
+export interface ResizeRequest {
+  cols: number;
+  rows: number;
+}
+
+export interface ResumeRequest {
+  /** The end will be now + this; absent: what was left */
+  ttlSeconds?: number | null;
+}
+
+export interface Runtime {
+  exec: string[];
+  image: string;
+  name: string;
+  version: string;
+}
+
+export interface RuntimeList {
+  items: Runtime[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
+}
+
+export interface Sandbox {
+  autoResume: boolean;
+  cpu: number;
+  createMs: CreateMS;
+  /** RFC 3339, UTC, milliseconds */
+  createdAt: string | null;
+  /** A sentence on why it failed */
+  detail: string | null;
+  diskGb: number;
+  /** RFC 3339, UTC, milliseconds */
+  endedAt: string | null;
+  env: { [key: string]: string };
+  /** null before READY and while PAUSED, when the clock stands still */
+  expiresAt: string | null;
+  id: string;
+  /** null: none */
+  idleTimeoutSeconds: number | null;
+  image: string;
+  /** RFC 3339, UTC, milliseconds */
+  lastActiveAt: string | null;
+  memoryMb: number;
+  metadata: { [key: string]: string };
+  network: string[];
+  onTimeout: "terminate" | "pause" | (string & {});
+  pausedTtlSeconds: number;
+  pids: number;
+  /** RFC 3339, UTC, milliseconds */
+  readyAt: string | null;
+  runtime: string | null;
+  runtimeId: string | null;
+  /** The same as id */
+  sandboxId: string;
+  status: "CREATING" | "READY" | "PAUSED" | "TERMINATING" | "TERMINATED" | "FAILED" | (string & {});
+  /** Why it ended, or is ending */
+  statusReason: string | null;
+  ttlSeconds: number;
+  usage: Usage;
+  user: string;
+  workdir: string;
+  workerId: string | null;
+}
+
+export interface SandboxEvent {
+  /** RFC 3339, UTC, milliseconds */
+  at: string | null;
+  /** Of status: from, to, reason. Of oom: process_id, pid, rss_mb. Of disk_full: disk_mb, limit_mb */
+  data: { [key: string]: unknown };
+  /** Digits; grows with every event */
+  id: string;
+  sandboxId: string;
+  /** status, oom, disk_full; further ones may come */
+  type: string;
+}
+
+export interface SandboxList {
+  items: Sandbox[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
+}
+
+export interface SandboxRequest {
+  /** An exec or a file access resumes it when it is paused */
+  autoResume?: boolean | null;
+  /** Cores; decimals are allowed */
+  cpu?: number | null;
+  diskGb?: number | null;
+  /** At most 1 MiB */
+  env?: { [key: string]: string };
+  /** Not implemented yet: leave it out, or empty */
+  gpu?: unknown;
+  /** 0 or null: none */
+  idleTimeoutSeconds?: number | null;
+  /** An OCI reference, or host: the machine's own programs, read-only */
+  image?: string | null;
+  memoryMb?: number | null;
+  /** At most 64 keys of 1 KiB with their value */
+  metadata?: { [key: string]: string };
+  /** Only [] for now: no network. Rules are answered with 501 not_implemented */
+  network?: string[] | {
+    allow?: string[];
+    deny?: string[];
+  };
+  /** What the end of the TTL or of the idle timeout does */
+  onTimeout?: "terminate" | "pause" | (string & {}) | null;
+  /** Not implemented yet: leave it out, or empty */
+  packages?: unknown;
+  pausedTtlSeconds?: number | null;
+  /** Processes and threads at once */
+  pids?: number | null;
+  /** Bounds the wait for capacity */
+  queueTimeoutSeconds?: number | null;
+  /** Not implemented yet: leave it out, or empty */
+  region?: unknown;
+  /** A runtime by name, see GET /v1/runtimes; at most one of image and runtime */
+  runtime?: string | null;
+  /** Not implemented yet: leave it out, or empty */
+  secrets?: unknown;
+  /** Not implemented yet: leave it out, or empty */
+  sessionId?: unknown;
+  /** Not implemented yet: leave it out, or empty */
+  snapshot?: unknown;
+  /** Not implemented yet: leave it out, or empty */
+  template?: unknown;
+  /** From READY to the end */
+  ttlSeconds?: number | null;
+  user?: string | null;
+  /** Not implemented yet: leave it out, or empty */
+  volumes?: unknown;
+  workdir?: string | null;
+}
+
+export interface SandboxUpdate {
+  /** 0 or null: none */
+  idleTimeoutSeconds?: number | null;
+  /** Replaces the whole */
+  metadata?: { [key: string]: string };
+  onTimeout?: "terminate" | "pause" | (string & {}) | null;
+}
+
+export interface SignRequest {
+  /** PUT only: a larger body is 413 and nothing is written */
+  maxBytes?: number | null;
+  /** GET also allows HEAD */
+  method: "GET" | "PUT" | (string & {});
+  path: string;
+  /** How long the URL is good; default 3600 */
+  ttlSeconds?: number | null;
+  /** Whose access and ownership count; default the sandbox's user */
+  user?: string;
+}
+
+export interface SignalRequest {
+  /** INT, TERM, KILL …, with or without SIG */
+  signal: string;
+  /** Also to everything it started */
+  tree?: boolean;
+}
+
+export interface SignedFile {
+  /** RFC 3339, UTC, milliseconds */
+  expiresAt: string | null;
+  maxBytes: number | null;
+  method: "GET" | "PUT" | (string & {});
+  path: string;
+  /** Absolute, with the scheme and host of this request */
+  url: string;
+}
+
+export interface StatusAnswer {
+  status: string;
+}
+
+export interface StdinAnswer {
+  /** Bytes that the process has been given so far, by everybody */
+  stdinOffset: number;
+}
+
+export interface Ticket {
+  /** RFC 3339, UTC, milliseconds */
+  expiresAt: string | null;
+  ticket: string;
+}
+
+export interface TicketRequest {
+  /** GET, also for SSE and WebSocket */
+  method: "GET" | (string & {});
+  /** Path and query of the request that the ticket is for; an absolute URL is taken too */
+  url: string;
+}
+
+export interface TimeoutRequest {
+  /** Never bring the end nearer */
+  extendOnly?: boolean;
+  /** The end will be now + this; what exceeds the maximum is capped */
+  ttlSeconds: number | null;
+}
+
+export interface Usage {
+  cpuSeconds: number;
+  diskMb: number;
+  egressBytes: number;
+  memoryMbSeconds: number;
+  peakMemoryMb: number;
+}

@@ -1,0 +1,546 @@
+// Generated from openapi.json by scripts/generate.mjs. Do not edit.
+
+export interface ArchiveAnswer {
+  bytes: number;
+  directories: number;
+  /** Symlinks and hard links count as files */
+  files: number;
+  /** Devices, FIFOs and sockets */
+  skipped: number;
+}
+
+export interface CreateMS {
+  boot: number;
+  queue: number;
+  schedule: number;
+  total: number;
+}
+
+export type EmptyEvent = { [key: string]: unknown };
+
+export interface EventList {
+  items: SandboxEvent[];
+  /** Give it as after for what follows; null at the end of what there is now */
+  next_cursor: string | null;
+  /** Events after the id that was given are no longer kept: the page begins with the oldest that is */
+  reset: boolean;
+}
+
+export interface ExecAnswer {
+  /** Why it did not start */
+  detail?: string;
+  duration_ms: number;
+  /** 128+N for signal N; 127 not found, 126 not executable */
+  exit_code: number;
+  /** Ended by the platform or a client */
+  killed: boolean;
+  /** Bytes that are no UTF-8 became U+FFFD */
+  lossy: PerStream;
+  /** Exit code 0 and not timed out */
+  ok: boolean;
+  oom: boolean;
+  process_id: string;
+  reason: "exited" | "signaled" | "timeout" | "oom" | "killed" | "start_failed" | "sandbox_ended";
+  /** Without SIG; null when it exited by itself */
+  signal: string | null;
+  /** With encoding utf8 */
+  stderr?: string;
+  /** With encoding base64 */
+  stderr_base64?: string;
+  /** The first run of stderr that is missing */
+  stderr_gap?: Gap;
+  /** True size in bytes, whatever was kept */
+  stderr_size: number;
+  /** With encoding utf8 */
+  stdout?: string;
+  /** With encoding base64 */
+  stdout_base64?: string;
+  /** The first run of stdout that is missing */
+  stdout_gap?: Gap;
+  /** True size in bytes, whatever was kept */
+  stdout_size: number;
+  timed_out: boolean;
+  /** Less than the process wrote was kept or delivered */
+  truncated: PerStream;
+}
+
+export interface ExecGap {
+  bytes: number;
+  /** Of the first byte that is missing */
+  offset: number;
+  stream: "stdout" | "stderr";
+}
+
+export interface ExecOutput {
+  /** With encoding utf8 */
+  data?: string;
+  /** With encoding base64 */
+  data_base64?: string;
+}
+
+export interface ExecRequest {
+  /** A string is run by the sandbox's shell; a list is a program and its arguments */
+  command: string | string[];
+  /** Default: the sandbox's workdir */
+  cwd?: string;
+  /** Default utf8 */
+  encoding?: "utf8" | "base64";
+  /** On top of the sandbox's; at most 1 MiB */
+  env?: { [key: string]: string };
+  /** End the process when the connection that started it ends. Otherwise it runs on, whichever form of exec started it */
+  kill_on_disconnect?: boolean;
+  /** Bounds what is kept of each stream, head and tail, not what is delivered live; 1 to 268435456, default 10485760 */
+  max_output_bytes?: number | null;
+  /** All of the input; absent: end of file at once. At most 64 MiB with the rest of the body */
+  stdin?: string | null;
+  /** The same for input that is no text; at most one of both */
+  stdin_base64?: string;
+  /** Default 60; null: none. Then the whole tree is killed */
+  timeout_seconds?: number | null;
+  /** A name or uid[:gid] of the sandbox */
+  user?: string;
+}
+
+export interface ExecStart {
+  /** Where the stream begins */
+  offset: number;
+  process_id: string;
+}
+
+export interface Exit {
+  /** Why it did not start */
+  detail?: string;
+  duration_ms: number;
+  /** 128+N for signal N; 127 not found, 126 not executable */
+  exit_code: number;
+  /** Ended by the platform or a client */
+  killed: boolean;
+  /** Bytes that are no UTF-8 became U+FFFD */
+  lossy: PerStream;
+  /** Exit code 0 and not timed out */
+  ok: boolean;
+  oom: boolean;
+  process_id: string;
+  reason: "exited" | "signaled" | "timeout" | "oom" | "killed" | "start_failed" | "sandbox_ended";
+  /** Without SIG; null when it exited by itself */
+  signal: string | null;
+  /** The first run of stderr that is missing */
+  stderr_gap?: Gap;
+  /** True size in bytes, whatever was kept */
+  stderr_size: number;
+  /** The first run of stdout that is missing */
+  stdout_gap?: Gap;
+  /** True size in bytes, whatever was kept */
+  stdout_size: number;
+  timed_out: boolean;
+  /** Less than the process wrote was kept or delivered */
+  truncated: PerStream;
+}
+
+export interface Failure {
+  detail: string;
+  reason: string;
+}
+
+export interface File {
+  etag?: string;
+  gid: number;
+  /** Octal */
+  mode: string;
+  /** RFC 3339, UTC, milliseconds */
+  modified_at: string | null;
+  name: string;
+  path: string;
+  /** Only where the path is not UTF-8: its percent-encoding, to be put behind ?path= as it is */
+  path_percent?: string;
+  size: number;
+  /** Of a symlink */
+  target: string | null;
+  type: "file" | "directory" | "symlink" | "fifo" | "socket" | "device";
+  uid: number;
+  user: string;
+}
+
+export interface FileList {
+  items: File[];
+  /** Give it as cursor for what follows; null at the end */
+  next_cursor: string | null;
+}
+
+export interface Gap {
+  bytes: number;
+  offset: number;
+}
+
+export interface Info {
+  /** Of cpu, memory_mb, disk_gb and pids, the limits that every worker keeps for real */
+  enforced: string[];
+  features: string[];
+  isolation: string;
+  limits: Limits;
+  runtimes: Runtime[];
+  version: string;
+}
+
+export interface Limits {
+  default_cpu: number;
+  default_disk_gb: number;
+  default_memory_mb: number;
+  default_pids: number;
+  default_ttl_seconds: number;
+  max_cpu: number;
+  max_disk_gb: number;
+  max_memory_mb: number;
+  max_pids: number;
+  max_sandboxes: number;
+  max_ttl_seconds: number;
+}
+
+export interface LogGap {
+  bytes: number;
+  /** Counting stdout and stderr together */
+  offset: number;
+  stream: "stdout" | "stderr";
+}
+
+export interface MkdirRequest {
+  /** Octal; default 0755 */
+  mode?: string | null;
+  /** Make what is missing above it; one that exists is no error then */
+  parents?: boolean;
+  path: string;
+  user?: string;
+}
+
+export interface MoveRequest {
+  from: string;
+  /** Replace what is there; otherwise that is 409 already_exists */
+  overwrite?: boolean;
+  to: string;
+  user?: string;
+}
+
+export interface NetworkPolicy {
+  allow: string[];
+  deny: string[];
+}
+
+export interface PerStream {
+  stderr: boolean;
+  stdout: boolean;
+}
+
+/** RFC 9457. Further members say more: limit_bytes, state, status_reason, sandbox_id … */
+export interface Problem {
+  /** For people: what was wrong and what to do */
+  detail: string;
+  /** The field, parameter or header at fault */
+  field?: string;
+  /** Stable; further values may come */
+  reason: "already_exists" | "boot_failed" | "conflict" | "disk_full" | "forbidden" | "gone" | "idempotency_mismatch" | "internal" | "invalid_image" | "invalid_request" | "method_not_allowed" | "no_capacity" | "not_found" | "not_implemented" | "not_ready" | "paused" | "payload_too_large" | "precondition_failed" | "quota_exceeded" | "range_not_satisfiable" | "rate_limited" | "timeout" | "unauthorized" | "unavailable" | "unprocessable" | "unsupported_media_type" | "worker_lost";
+  request_id: string;
+  status: number;
+  title: string;
+  /** urn:cay:problem: and the reason */
+  type: string;
+  [key: string]: unknown;
+}
+
+export interface Process {
+  /** Of the terminal, if it has one */
+  cols?: number;
+  command: string[];
+  cpu_seconds: number;
+  cwd: string;
+  /** Why it did not start, or was ended */
+  detail?: string;
+  /** RFC 3339, UTC, milliseconds */
+  ended_at: string | null;
+  exit_code: number | null;
+  /** prc_…; null for one that no client started */
+  id: string | null;
+  memory_mb: number;
+  name: string | null;
+  pid: number;
+  ppid?: number;
+  reason: string | null;
+  rows?: number;
+  signal: string | null;
+  /** RFC 3339, UTC, milliseconds */
+  started_at: string | null;
+  /** As the kernel calls it: R, S, D, Z, T */
+  state?: string;
+  status: "running" | "exited" | "failed";
+  tty: boolean;
+  user: string;
+}
+
+export interface ProcessList {
+  items: Process[];
+  /** Give it as cursor for what follows; null at the end */
+  next_cursor: string | null;
+}
+
+export interface ProcessLogs {
+  exit_code: number | null;
+  /** Runs that were not kept */
+  gaps: LogGap[];
+  /** Bytes that are no UTF-8 became U+FFFD */
+  lossy: PerStream;
+  /** Where the next page begins. Equal to size, and the process not running: all was read */
+  next_offset: number;
+  offset: number;
+  process_id: string;
+  /** Bytes of both streams so far */
+  size: number;
+  status: "running" | "exited" | "failed";
+  /** With encoding utf8 */
+  stderr?: string | null;
+  /** With encoding base64 */
+  stderr_base64?: string;
+  /** With encoding utf8 */
+  stdout?: string | null;
+  /** With encoding base64 */
+  stdout_base64?: string;
+}
+
+export interface ProcessRequest {
+  /** Default 80 */
+  cols?: number;
+  /** A string is run by the sandbox's shell; a list is a program and its arguments */
+  command: string | string[];
+  /** Default: the sandbox's workdir */
+  cwd?: string;
+  /** Default utf8 */
+  encoding?: "utf8" | "base64";
+  /** On top of the sandbox's; at most 1 MiB */
+  env?: { [key: string]: string };
+  /** End the process when the connection that started it ends. Otherwise it runs on, whichever form of exec started it */
+  kill_on_disconnect?: boolean;
+  /** Bounds what is kept of each stream, head and tail, not what is delivered live; 1 to 268435456, default 10485760 */
+  max_output_bytes?: number | null;
+  /** 1 to 64 of letters, digits, '.', '_' and '-', neither all digits nor prc_…; unique among running processes */
+  name?: string | null;
+  /** Default 24 */
+  rows?: number;
+  /** All of the input; absent: end of file at once. At most 64 MiB with the rest of the body */
+  stdin?: string | null;
+  /** The same for input that is no text; at most one of both */
+  stdin_base64?: string;
+  /** stdin stays open, for POST …/stdin and WebSockets. Default: with tty */
+  stdin_open?: boolean | null;
+  /** Default 60; null: none. Then the whole tree is killed */
+  timeout_seconds?: number | null;
+  /** On a terminal of its own; all output is stdout */
+  tty?: boolean;
+  /** A name or uid[:gid] of the sandbox */
+  user?: string;
+}
+
+export interface ResizeRequest {
+  cols: number;
+  rows: number;
+}
+
+export interface ResumeRequest {
+  /** The end will be now + this; absent: what was left */
+  ttl_seconds?: number | null;
+}
+
+export interface Runtime {
+  exec: string[];
+  image: string;
+  name: string;
+  version: string;
+}
+
+export interface RuntimeList {
+  items: Runtime[];
+  /** Give it as cursor for what follows; null at the end */
+  next_cursor: string | null;
+}
+
+export interface Sandbox {
+  auto_resume: boolean;
+  cpu: number;
+  create_ms: CreateMS;
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string | null;
+  /** A sentence on why it failed */
+  detail: string | null;
+  disk_gb: number;
+  /** RFC 3339, UTC, milliseconds */
+  ended_at: string | null;
+  env: { [key: string]: string };
+  /** null before READY and while PAUSED, when the clock stands still */
+  expires_at: string | null;
+  id: string;
+  /** null: none */
+  idle_timeout_seconds: number | null;
+  image: string;
+  /** RFC 3339, UTC, milliseconds */
+  last_active_at: string | null;
+  memory_mb: number;
+  metadata: { [key: string]: string };
+  network: string[];
+  on_timeout: "terminate" | "pause";
+  paused_ttl_seconds: number;
+  pids: number;
+  /** RFC 3339, UTC, milliseconds */
+  ready_at: string | null;
+  runtime: string | null;
+  runtime_id: string | null;
+  /** The same as id */
+  sandbox_id: string;
+  status: "CREATING" | "READY" | "PAUSED" | "TERMINATING" | "TERMINATED" | "FAILED";
+  /** Why it ended, or is ending */
+  status_reason: string | null;
+  ttl_seconds: number;
+  usage: Usage;
+  user: string;
+  workdir: string;
+  worker_id: string | null;
+}
+
+export interface SandboxEvent {
+  /** RFC 3339, UTC, milliseconds */
+  at: string | null;
+  /** Of status: from, to, reason. Of oom: process_id, pid, rss_mb. Of disk_full: disk_mb, limit_mb */
+  data: { [key: string]: unknown };
+  /** Digits; grows with every event */
+  id: string;
+  sandbox_id: string;
+  /** status, oom, disk_full; further ones may come */
+  type: string;
+}
+
+export interface SandboxList {
+  items: Sandbox[];
+  /** Give it as cursor for what follows; null at the end */
+  next_cursor: string | null;
+}
+
+export interface SandboxRequest {
+  /** An exec or a file access resumes it when it is paused */
+  auto_resume?: boolean | null;
+  /** Cores; decimals are allowed */
+  cpu?: number | null;
+  disk_gb?: number | null;
+  /** At most 1 MiB */
+  env?: { [key: string]: string };
+  /** Not implemented yet: leave it out, or empty */
+  gpu?: unknown;
+  /** 0 or null: none */
+  idle_timeout_seconds?: number | null;
+  /** An OCI reference, or host: the machine's own programs, read-only */
+  image?: string | null;
+  memory_mb?: number | null;
+  /** At most 64 keys of 1 KiB with their value */
+  metadata?: { [key: string]: string };
+  /** Only [] for now: no network. Rules are answered with 501 not_implemented */
+  network?: string[] | {
+    allow?: string[];
+    deny?: string[];
+  };
+  /** What the end of the TTL or of the idle timeout does */
+  on_timeout?: "terminate" | "pause" | null;
+  /** Not implemented yet: leave it out, or empty */
+  packages?: unknown;
+  paused_ttl_seconds?: number | null;
+  /** Processes and threads at once */
+  pids?: number | null;
+  /** Bounds the wait for capacity */
+  queue_timeout_seconds?: number | null;
+  /** Not implemented yet: leave it out, or empty */
+  region?: unknown;
+  /** A runtime by name, see GET /v1/runtimes; at most one of image and runtime */
+  runtime?: string | null;
+  /** Not implemented yet: leave it out, or empty */
+  secrets?: unknown;
+  /** Not implemented yet: leave it out, or empty */
+  session_id?: unknown;
+  /** Not implemented yet: leave it out, or empty */
+  snapshot?: unknown;
+  /** Not implemented yet: leave it out, or empty */
+  template?: unknown;
+  /** From READY to the end */
+  ttl_seconds?: number | null;
+  user?: string | null;
+  /** Not implemented yet: leave it out, or empty */
+  volumes?: unknown;
+  workdir?: string | null;
+}
+
+export interface SandboxUpdate {
+  /** 0 or null: none */
+  idle_timeout_seconds?: number | null;
+  /** Replaces the whole */
+  metadata?: { [key: string]: string };
+  on_timeout?: "terminate" | "pause" | null;
+}
+
+export interface SignRequest {
+  /** PUT only: a larger body is 413 and nothing is written */
+  max_bytes?: number | null;
+  /** GET also allows HEAD */
+  method: "GET" | "PUT";
+  path: string;
+  /** How long the URL is good; default 3600 */
+  ttl_seconds?: number | null;
+  /** Whose access and ownership count; default the sandbox's user */
+  user?: string;
+}
+
+export interface SignalRequest {
+  /** INT, TERM, KILL …, with or without SIG */
+  signal: string;
+  /** Also to everything it started */
+  tree?: boolean;
+}
+
+export interface SignedFile {
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string | null;
+  max_bytes: number | null;
+  method: "GET" | "PUT";
+  path: string;
+  /** Absolute, with the scheme and host of this request */
+  url: string;
+}
+
+export interface StatusAnswer {
+  status: string;
+}
+
+export interface StdinAnswer {
+  /** Bytes that the process has been given so far, by everybody */
+  stdin_offset: number;
+}
+
+export interface Ticket {
+  /** RFC 3339, UTC, milliseconds */
+  expires_at: string | null;
+  ticket: string;
+}
+
+export interface TicketRequest {
+  /** GET, also for SSE and WebSocket */
+  method: "GET";
+  /** Path and query of the request that the ticket is for; an absolute URL is taken too */
+  url: string;
+}
+
+export interface TimeoutRequest {
+  /** Never bring the end nearer */
+  extend_only?: boolean;
+  /** The end will be now + this; what exceeds the maximum is capped */
+  ttl_seconds: number | null;
+}
+
+export interface Usage {
+  cpu_seconds: number;
+  disk_mb: number;
+  egress_bytes: number;
+  memory_mb_seconds: number;
+  peak_memory_mb: number;
+}

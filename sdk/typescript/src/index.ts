@@ -1,0 +1,27 @@
+/**
+ * The Cay SDK: sandboxes for code that is not trusted, over the public HTTP API of a Cay server. It starts no servers and keeps no state
+ * but connections. Durations are in seconds.
+ *
+ * @packageDocumentation
+ */
+import "./dispose.js";
+
+export { Sandbox, type CreateSandboxOptions, type Fork } from "./sandbox.js";
+export { Server } from "./server.js";
+export { CaySandboxError } from "./errors.js";
+export { createTar, readTar, type TarEntry, type TarInput } from "./archive/tar.js";
+export type { DownloadReport } from "./archive/directory.js";
+export type { BytesLike, Content } from "./bytes.js";
+export type { ClientOptions } from "./client.js";
+export type { Command } from "./exec.js";
+export type { ContextInfo, ContextRef, Contexts, CreateContextOptions } from "./contexts.js";
+export type {
+  ArchiveFormat, ArchiveReport, FileOptions, FilePath, Files, ReadOptions, SearchHit, SearchOptions, SignedUrl, WriteOptions,
+} from "./files.js";
+export type { ArmedWatch, Watch, WatchEvent, WatchOptions } from "./watch.js";
+export type { List, Page } from "./list.js";
+export type { FollowOptions, HistoryOptions, LogEntry, Metrics, MetricsOptions, MetricsSample, Reset, SandboxEvent } from "./observe.js";
+export type { ExposedPort, PortRequest, Ports } from "./ports.js";
+export type { LogsOptions, ProcessLogs, ProcessRef, Processes, StartOptions } from "./processes.js";
+export type { AttachOptions, Session, SessionOptions, TerminalOptions, Transport } from "./session.js";
+export type * from "./types.js";

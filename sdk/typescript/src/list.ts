@@ -1,0 +1,46 @@
+/** One page of a list. */
+export interface Page<T> {
+  items: T[];
+  nextCursor: string | null;
+}
+
+/**
+ * A list of the server that spans pages. Await it for all of its items at once, or loop over it with `for await`, which asks for a page
+ * at a time.
+ */
+export class List<T> implements PromiseLike<T[]>, AsyncIterable<T> {
+  readonly #fetchPage: (cursor: string | undefined) => Promise<Page<T>>;
+
+  constructor(fetchPage: (cursor: string | undefined) => Promise<Page<T>>) {
+    this.#fetchPage = fetchPage;
+  }
+
+  /** One page: the first, or the one at a cursor. */
+  page(cursor?: string): Promise<Page<T>> {
+    return this.#fetchPage(cursor);
+  }
+
+  async *[Symbol.asyncIterator](): AsyncGenerator<T> {
+    let cursor: string | undefined;
+    do {
+      const page = await this.#fetchPage(cursor);
+      yield* page.items;
+      cursor = page.nextCursor ?? undefined;
+    } while (cursor !== undefined);
+  }
+
+  then<A = T[], B = never>(onfulfilled?: ((items: T[]) => A | PromiseLike<A>) | null, onrejected?: ((error: unknown) => B | PromiseLike<B>) | null): Promise<A | B> {
+    return this.#all().then(onfulfilled, onrejected);
+  }
+
+  async #all(): Promise<T[]> {
+    const items: T[] = [];
+    for await (const item of this) items.push(item);
+    return items;
+  }
+}
+
+/** A page as the server sends it: a list may be null where it is empty. */
+export function pageOf<T>(answer: { items: T[] | null; nextCursor?: string | null }): Page<T> {
+  return { items: answer.items ?? [], nextCursor: answer.nextCursor ?? null };
+}

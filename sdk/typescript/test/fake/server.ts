@@ -1,0 +1,223 @@
+// An in-process fake of a Cay server: a real HTTP server on loopback that speaks the wire as the API says, and misbehaves on request.
+import { type IncomingMessage, type Server, type ServerResponse, createServer } from "node:http";
+import type { AddressInfo, Socket } from "node:net";
+import type { Duplex } from "node:stream";
+import { Problem, notFound, readJson, sendJson, sendProblem } from "./http.js";
+import { newId } from "./process.js";
+import { FakeSandbox } from "./sandbox.js";
+import { ServerSocket } from "./websocket.js";
+
+/** What is done to the next request that matches, instead of or on top of the right thing. */
+export interface Fault {
+  /** "METHOD /path", matched as a regular expression. */
+  match: RegExp;
+  /** How often; default once. */
+  times?: number;
+  /** Answer for the server. */
+  answer?: (req: IncomingMessage, res: ServerResponse) => void;
+  /** Cut the connection after so many bytes of the body. */
+  cutAfter?: number;
+  /** Take over a WebSocket. */
+  upgrade?: (socket: ServerSocket, req: IncomingMessage) => void;
+  /** Extra lines of the answer to a handshake. */
+  protocol?: string;
+}
+
+export class FakeServer {
+  readonly key = `cay_${"0123456789abcdef".repeat(4)}`;
+  readonly sandboxes = new Map<string, FakeSandbox>();
+  readonly requests: { method: string; url: string; headers: IncomingMessage["headers"] }[] = [];
+  readonly faults: Fault[] = [];
+  readonly #server: Server;
+  readonly #sockets = new Set<Socket>();
+  readonly #tickets = new Map<string, string>();
+  readonly #created = new Map<string, FakeSandbox>();
+  /** Milliseconds that a create takes. */
+  bootTime = 0;
+
+  private constructor() {
+    this.#server = createServer((req, res) => {
+      this.#serve(req, res).catch((error: unknown) => {
+        sendProblem(res, error instanceof Problem ? error : new Problem(500, "internal", `fake: ${String((error as Error).stack)}`));
+      });
+    });
+    this.#server.on("upgrade", (req, stream, head) => this.#upgrade(req, stream, head));
+    this.#server.on("connection", (socket) => {
+      this.#sockets.add(socket);
+      socket.on("close", () => this.#sockets.delete(socket));
+    });
+  }
+
+  static async start(): Promise<FakeServer> {
+    const fake = new FakeServer();
+    await new Promise<void>((resolve) => fake.#server.listen(0, "127.0.0.1", resolve));
+    return fake;
+  }
+
+  get url(): string {
+    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+  }
+
+  async stop(): Promise<void> {
+    for (const sandbox of this.sandboxes.values()) sandbox.end();
+    for (const socket of this.#sockets) socket.destroy();
+    await new Promise((resolve) => this.#server.close(resolve));
+  }
+
+  /** How often a request came: "METHOD /path" as a regular expression. */
+  count(match: RegExp): number {
+    return this.requests.filter((r) => match.test(`${r.method} ${r.url}`)).length;
+  }
+
+  #fault(req: IncomingMessage): Fault | undefined {
+    const fault = this.faults.find((f) => f.match.test(`${req.method} ${req.url}`));
+    if (fault !== undefined && (fault.times = (fault.times ?? 1) - 1) <= 0) this.faults.splice(this.faults.indexOf(fault), 1);
+    return fault;
+  }
+
+  #authorize(req: IncomingMessage, url: URL): void {
+    if (req.headers.authorization === `Bearer ${this.key}` || req.headers["x-api-key"] === this.key) return;
+    const ticket = url.searchParams.get("ticket");
+    if (ticket !== null) {
+      const wanted = this.#tickets.get(ticket);
+      this.#tickets.delete(ticket);
+      url.searchParams.delete("ticket");
+      if (wanted !== undefined && new URL(wanted, url).href === url.href) return;
+    }
+    throw new Problem(401, "unauthorized", "there is no valid key");
+  }
+
+  async #serve(req: IncomingMessage, res: ServerResponse): Promise<void> {
+    this.requests.push({ method: req.method ?? "", url: req.url ?? "", headers: req.headers });
+    res.setHeader("x-request-id", newId("req"));
+    const fault = this.#fault(req);
+    if (fault?.answer !== undefined) {
+      req.resume();
+      return fault.answer(req, res);
+    }
+    if (fault?.cutAfter !== undefined) cut(res, fault.cutAfter);
+    const url = new URL(req.url ?? "", this.url);
+    const parts = url.pathname.split("/").filter((part) => part !== "");
+    if (parts[0] !== "v1") return this.#plain(res, parts[0] ?? "");
+    this.#authorize(req, url);
+    const [, group, id, ...rest] = parts;
+    if (group === "sandboxes") return this.#sandboxes(req, res, url, id, rest);
+    switch (`${req.method} ${group}`) {
+      case "GET info":
+        return sendJson(res, 200, { version: "fake", isolation: "none", enforced: [], features: [], limits: {}, runtimes: [] });
+      case "GET runtimes":
+        return sendJson(res, 200, { items: [{ name: "python", version: "3", image: "host", exec: ["python3"] }], next_cursor: null });
+      case "POST tickets": {
+        const { url: wanted } = (await readJson(req)) as { url: string };
+        const ticket = newId("tkt");
+        this.#tickets.set(ticket, wanted);
+        return sendJson(res, 200, { ticket, expires_at: new Date(Date.now() + 60_000).toISOString() });
+      }
+      default:
+        throw notFound("route");
+    }
+  }
+
+  #plain(res: ServerResponse, name: string): void {
+    if (name === "healthz" || name === "readyz") return sendJson(res, 200, { status: "ok" });
+    if (name === "openapi.json") return sendJson(res, 200, { openapi: "3.1.0", paths: {} });
+    if (name === "docs" || name === "metrics") return void res.writeHead(200, { "content-type": "text/plain" }).end("cay\n");
+    throw notFound("route");
+  }
+
+  async #sandboxes(req: IncomingMessage, res: ServerResponse, url: URL, id: string | undefined, rest: string[]): Promise<void> {
+    const query = url.searchParams;
+    if (id === undefined) {
+      if (req.method === "GET") return this.#list(res, query);
+      const key = req.headers["idempotency-key"] as string | undefined;
+      const fields = await readJson(req);
+      if ([fields["image"], fields["runtime"], fields["snapshot"]].filter((given) => given !== undefined).length > 1) throw new Problem(400, "invalid_request", "image and runtime: give one");
+      let sandbox = key === undefined ? undefined : this.#created.get(key);
+      if (sandbox === undefined) {
+        sandbox = new FakeSandbox(fields);
+        const fresh = sandbox;
+        this.sandboxes.set(fresh.id, fresh);
+        if (key !== undefined) this.#created.set(key, fresh);
+        fresh.record("created", {});
+        if (this.bootTime === 0) fresh.become("READY");
+        else setTimeout(() => fresh.become("READY"), this.bootTime);
+      }
+      return sendJson(res, sandbox.status === "READY" ? 201 : 202, sandbox.info);
+    }
+    const sandbox = this.sandboxes.get(id);
+    if (sandbox === undefined) throw notFound("sandbox");
+    if (rest.length > 0) return sandbox.handle(req, res, rest, query);
+    switch (req.method) {
+      case "GET": {
+        const until = Date.now() + (query.get("wait_for") === null ? 0 : Number(query.get("wait_seconds") ?? 60)) * 1000;
+        while (sandbox.status === "CREATING" && Date.now() < until) await new Promise((resolve) => setTimeout(resolve, 10));
+        return sendJson(res, 200, sandbox.info);
+      }
+      case "PATCH":
+        Object.assign(sandbox.fields, await readJson(req));
+        return sendJson(res, 200, sandbox.info);
+      case "DELETE":
+        sandbox.end();
+        return sendJson(res, 204);
+      default:
+        throw new Problem(405, "method_not_allowed", "no such method here");
+    }
+  }
+
+  #list(res: ServerResponse, query: URLSearchParams): void {
+    const statuses = (query.get("status") ?? "").split(",").flatMap((s) => (s === "active" ? ["CREATING", "READY", "PAUSED"] : s === "" ? [] : [s]));
+    const all = [...this.sandboxes.values()].reverse().filter((sandbox) => {
+      if (statuses.length > 0 && !statuses.includes(sandbox.status)) return false;
+      const metadata = (sandbox.fields["metadata"] ?? {}) as Record<string, string>;
+      return [...query].every(([key, value]) => !key.startsWith("metadata.") || metadata[key.slice(9)] === value);
+    });
+    const at = Number(query.get("cursor") ?? 0);
+    const limit = Number(query.get("limit") ?? 50);
+    sendJson(res, 200, { items: all.slice(at, at + limit).map((s) => s.info), next_cursor: at + limit < all.length ? String(at + limit) : null });
+  }
+
+  #upgrade(req: IncomingMessage, stream: Duplex, head: Buffer): void {
+    this.requests.push({ method: req.method ?? "", url: req.url ?? "", headers: req.headers });
+    const url = new URL(req.url ?? "", this.url);
+    try {
+      const fault = this.#fault(req);
+      this.#authorize(req, url);
+      const [, , id, route] = url.pathname.split("/").filter((part) => part !== "");
+      const sandbox = this.sandboxes.get(id ?? "");
+      if (sandbox === undefined) throw notFound("sandbox");
+      if (sandbox.ended) throw new Problem(410, "gone", "the sandbox has ended");
+      const socket = new ServerSocket(req, stream, head, fault?.protocol);
+      if (fault?.upgrade !== undefined) fault.upgrade(socket, req);
+      else sandbox.session(socket, route ?? "", url.searchParams);
+    } catch (error) {
+      const problem = error as Problem;
+      const body = JSON.stringify({ reason: problem.reason, detail: problem.message, status: problem.status });
+      stream.end(`HTTP/1.1 ${problem.status} Refused\r\nContent-Type: application/problem+json\r\nContent-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`);
+    }
+  }
+}
+
+/** Lets so many bytes of an answer's body through, then cuts the connection. */
+function cut(res: ServerResponse, after: number): void {
+  let left = after;
+  const write = res.write.bind(res) as (chunk: Uint8Array) => boolean;
+  const through = (chunk: unknown): boolean => {
+    const data = Buffer.from(chunk as string);
+    const some = data.subarray(0, left);
+    left -= some.length;
+    if (left > 0) return write(some);
+    (write as (chunk: Uint8Array, done: () => void) => boolean)(some, () => res.socket?.destroy());
+    left = Infinity;
+    return true;
+  };
+  res.write = through as typeof res.write;
+  const end = res.end.bind(res);
+  res.end = ((chunk?: unknown) => {
+    if (chunk !== undefined && chunk !== null) {
+      if (!res.hasHeader("content-length")) res.setHeader("content-length", Buffer.byteLength(chunk as string));
+      through(chunk);
+      return res;
+    }
+    return end();
+  }) as typeof res.end;
+}
