@@ -20,6 +20,10 @@ const (
 	bootPromise    = "cold create to READY beside runsc run to first output"
 	overRunsc      = "exec of true through the API beside runsc exec"
 	overDocker     = "exec of true through the API beside docker exec"
+	codeOfNative   = 1.0
+	firstOfExec    = 1.3
+	codePromise    = "code print(1) in a warm context beside the machine's own python3 -c"
+	firstPromise   = "first code of a new sandbox beside a first exec of python3 -c"
 	growthPromised = "growth of memory during a stream: "
 )
 
@@ -34,6 +38,12 @@ func targets(r harness.Report) []harness.Target {
 	}
 	if g := r.Group("boot"); len(g.Series) > 0 {
 		all = append(all, harness.RatioAtMost(bootPromise, g, coldReady, runscRun, bootOfRunsc))
+	}
+	if g := r.Group("code"); len(g.Series) > 0 {
+		all = append(all, harness.RatioAtMost(codePromise, g, codeInContext, peer.NativeName, codeOfNative))
+	}
+	if g := r.Group("code-first"); len(g.Series) > 0 {
+		all = append(all, harness.RatioAtMost(firstPromise, g, firstCode, firstExec, firstOfExec))
 	}
 	if g := r.Group("idle"); len(g.Series) > 0 {
 		value, ok := g.Median(idleCay)
