@@ -1,8 +1,10 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -94,21 +96,37 @@ func (p *Ports) URL(port int) string {
 
 // Do sends r to a server inside the sandbox by way of the API with the client's key, which the server inside does not get to see.
 // The path and query of r.URL count, its host does not; the port need not be exposed. The caller closes the answer's body. Whatever
-// the server inside answers is no error; what Cay itself refuses comes as a problem document in the answer, as a proxy's would.
+// the server inside answers is no error; what Cay itself refuses comes as a problem document in the answer, as a proxy's would. A GET
+// or HEAD is repeated as [Options.MaxRetries] allows while nothing listens there, as at the start of a server.
 func (p *Ports) Do(r *http.Request, port int) (*http.Response, error) {
 	target, err := url.Parse(strings.TrimSuffix(p.URL(port), "/") + "/" + strings.TrimPrefix(r.URL.EscapedPath(), "/"))
 	if err != nil {
 		return nil, fmt.Errorf("request to port %d of %s: %w", port, p.sandbox, err)
 	}
 	target.RawQuery = r.URL.RawQuery
-	out := r.Clone(r.Context())
-	out.URL, out.Host, out.RequestURI = target, "", ""
-	p.c.authorize(out.Header)
-	res, err := p.c.http.Do(out)
-	if err != nil {
-		return nil, fmt.Errorf("request to port %d of %s: %w", port, p.sandbox, err)
+	safe := (r.Method == "" || r.Method == http.MethodGet || r.Method == http.MethodHead) && (r.Body == nil || r.Body == http.NoBody)
+	for attempt := 0; ; attempt++ {
+		out := r.Clone(r.Context())
+		out.URL, out.Host, out.RequestURI = target, "", ""
+		p.c.authorize(out.Header)
+		res, err := p.c.http.Do(out)
+		if err != nil {
+			return nil, fmt.Errorf("request to port %d of %s: %w", port, p.sandbox, err)
+		}
+		if !safe || res.StatusCode != http.StatusServiceUnavailable {
+			return res, nil
+		}
+		refused := errorOf(res)
+		res.Body.Close()
+		wait, again := p.c.retry.next(attempt, refused)
+		if refused.Reason != ReasonUnavailable || !again {
+			res.Body = io.NopCloser(bytes.NewReader(refused.Body))
+			return res, nil
+		}
+		if err := sleep(r.Context(), wait); err != nil {
+			return nil, fmt.Errorf("request to port %d of %s: %w", port, p.sandbox, err)
+		}
 	}
-	return res, nil
 }
 
 func (p *Ports) path(more ...string) []string {

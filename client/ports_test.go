@@ -67,7 +67,7 @@ func TestARequestReachesAServerInsideWithoutTheKey(t *testing.T) {
 	if _, leaked := r.Header["Authorization"]; leaked {
 		t.Error("the caller's request was given the key")
 	}
-	if r, err = http.NewRequestWithContext(ctx, "GET", "/", nil); err != nil {
+	if r, err = http.NewRequestWithContext(ctx, "POST", "/", nil); err != nil {
 		t.Fatal(err)
 	}
 	none, err := c.Ports(id).Do(r, 3001)
@@ -78,4 +78,21 @@ func TestARequestReachesAServerInsideWithoutTheKey(t *testing.T) {
 	if none.StatusCode != http.StatusServiceUnavailable {
 		t.Errorf("where nothing listens: %d", none.StatusCode)
 	}
+}
+
+func TestARequestWaitsForAServerThatStarts(t *testing.T) {
+	server, c := connect(t)
+	ctx, id := within(t), sandbox(t, c)
+	server.Serve(3000, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	server.Refuse("GET", "/ports/3000/", 503, "unavailable", 0)
+	server.Refuse("GET", "/ports/3000/", 503, "unavailable", 0)
+	r, err := http.NewRequestWithContext(ctx, "GET", "/", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := c.Ports(id).Do(r, 3000)
+	if err != nil || res.StatusCode != http.StatusOK {
+		t.Fatalf("answered %v, %v", res, err)
+	}
+	res.Body.Close()
 }

@@ -25,10 +25,12 @@ func (a *app) cpCommand() *cobra.Command {
 		Short: "Copy files and folders to or from a sandbox",
 		Long: "Cp copies a file or folder; one of SRC and DST is SBX:PATH. A relative PATH is of the sandbox's working directory.\n\n" +
 			"As with cp -r, what is copied to a directory that exists, or to a name that ends in a slash, goes into it under its own\n" +
-			"name. - as SRC or DST is standard input or output, for a single file. Permission bits are kept. Symbolic links within\n" +
-			"a folder stay links; what cannot be copied, and links that would lead out of a downloaded folder, is left out and said.",
+			"name. - as SRC is standard input, for a single file; - as DST is standard output, for a directory as a tar archive.\n\n" +
+			"Permission bits and, of what is within folders, times are kept. Symbolic links within a folder stay links; what cannot be\n" +
+			"copied, and links that would lead out of a downloaded folder, is left out and said.",
 		Example: "  cay cp main.py planner:/workspace/\n  cay cp -u root ./config planner:/etc/app\n" +
-			"  cay cp planner:/output results\n  cay cp planner:/output/plot.png - > plot.png",
+			"  cay cp planner:/output results\n  cay cp planner:/output/plot.png - > plot.png\n" +
+			"  cay cp planner:/output - | tar -t",
 		Args: exactly(2),
 		RunE: a.do(func(ctx context.Context, c *client.Client, args []string) error {
 			from, to := parsePlace(args[0]), parsePlace(args[1])
@@ -91,6 +93,15 @@ func (a *app) upload(ctx context.Context, f *client.Files, from, to string) erro
 
 func (a *app) download(ctx context.Context, f *client.Files, from, to string) error {
 	if to == "-" {
+		if isDir, err := remoteDir(ctx, f, from); err != nil {
+			return err
+		} else if isDir {
+			if _, ok := terminal(a.Stdout); ok {
+				return usagef("%s is a directory: its archive is not for a terminal; pass it on, as in: cay cp SBX:PATH - | tar -t", from)
+			}
+			_, err := f.DownloadArchive(ctx, from, a.Stdout, client.ArchiveOptions{Format: client.Tar})
+			return err
+		}
 		r, err := f.Read(ctx, from, client.ReadOptions{})
 		if err != nil {
 			return err
