@@ -29,6 +29,7 @@ var allowed = map[string][]string{
 	"internal/control/auth":      {"."},
 	"internal/control/lifecycle": {"."},
 	"internal/control/nodes":     {".", "internal/wire/noderpc", "internal/wire/nodev1"},
+	"internal/control/ports":     {"."},
 	"internal/control/scheduler": {".", "internal/wire/noderpc", "internal/wire/nodev1"},
 	"internal/control/store":     {"."},
 	"internal/driver":            {".", "internal/wire"},

@@ -119,9 +119,11 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 	path, handler := w.Handler()
 	mux := http.NewServeMux()
 	mux.Handle(path, handler)
+	mux.Handle(w.PortHandler())
 	server := &http.Server{Handler: mux, HTTP2: worker.HTTP2(), Protocols: new(http.Protocols), ReadHeaderTimeout: 10 * time.Second,
 		ErrorLog: slog.NewLogLogger(log.Handler(), slog.LevelDebug)}
 	server.Protocols.SetUnencryptedHTTP2(true)
+	server.Protocols.SetHTTP1(true) // for connections to ports
 	running := make(chan error, 2)
 	runCtx, stop := context.WithCancel(ctx)
 	go func() { running <- server.Serve(listener) }()

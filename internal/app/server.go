@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -20,6 +22,7 @@ import (
 	"github.com/cayhq/cay/internal/control/auth"
 	"github.com/cayhq/cay/internal/control/lifecycle"
 	"github.com/cayhq/cay/internal/control/nodes"
+	"github.com/cayhq/cay/internal/control/ports"
 	"github.com/cayhq/cay/internal/control/scheduler"
 	"github.com/cayhq/cay/internal/control/store/sqlite"
 	"github.com/cayhq/cay/internal/observe"
@@ -33,6 +36,7 @@ var (
 	_ api.Sandboxes = (*lifecycle.Sandboxes)(nil)
 	_ api.Nodes     = (*nodes.Nodes)(nil)
 	_ api.Auth      = (*auth.Auth)(nil)
+	_ api.Ports     = (*ports.Ports)(nil)
 )
 
 // drainTimeout is how long open requests may take once the server is told to stop.
@@ -134,8 +138,9 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	}
 	defer queue.Stop()
 
+	proxy := ports.New(portConfig(c, listener.Addr(), log), st, life, workers, keys)
 	handler, err := api.New(api.Config{
-		Sandboxes: life, Nodes: workers, Auth: keys, Idempotency: st.Idempotency(),
+		Sandboxes: life, Nodes: workers, Auth: keys, Ports: proxy, Idempotency: st.Idempotency(),
 		Version: Version, AllowedOrigins: c.Origins, AllowedHosts: c.Hosts, Logger: log,
 	})
 	if err != nil {
@@ -167,7 +172,7 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	log.Info("stopping: open requests have a moment to end", "timeout", drainTimeout)
 	drain, cancelDrain := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancelDrain()
-	if err := errors.Join(handler.Close(drain), server.Shutdown(drain)); err != nil {
+	if err := errors.Join(handler.Close(drain), proxy.Close(drain), server.Shutdown(drain)); err != nil {
 		server.Close()
 	}
 	return nil
@@ -182,6 +187,27 @@ func lifeConfig(c config.Config) lifecycle.Config {
 	l.DefaultTTL = seconds(c.DefaultTTLSeconds)
 	l.AllowUnenforcedLimits = c.AllowUnenforcedLimits
 	return l
+}
+
+// portConfig says what the URLs of ports look like. Names below localhost lead to this listener; others to a proxy in front, which
+// ends TLS.
+func portConfig(c config.Config, listener net.Addr, log *slog.Logger) ports.Config {
+	p := ports.Config{Domain: c.SandboxDomain, Scheme: c.SandboxURLScheme, Log: log}
+	host, _, err := net.SplitHostPort(p.Domain)
+	if err != nil {
+		host = p.Domain
+	}
+	local := host == "localhost" || strings.HasSuffix(host, ".localhost")
+	if p.Scheme == "" {
+		p.Scheme = "https"
+		if local {
+			p.Scheme = "http"
+		}
+	}
+	if at, ok := listener.(*net.TCPAddr); ok && local && host == p.Domain {
+		p.Domain = net.JoinHostPort(host, strconv.Itoa(at.Port))
+	}
+	return p
 }
 
 func queueConfig(c config.Config) scheduler.Config {

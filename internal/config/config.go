@@ -15,15 +15,17 @@ import (
 
 // Config is all that can be set. Each field's tags name it: `key` in the file and for --set, `env` in the environment, `help` for people.
 type Config struct {
-	DataDir      string   `key:"data_dir" env:"CAY_DATA_DIR" help:"where everything that must last is kept"`
-	RunDir       string   `key:"run_dir" env:"CAY_RUN_DIR" help:"sockets and what need not outlive a boot; empty: below /run/cay as root, else below $XDG_RUNTIME_DIR or data_dir"`
-	Listen       string   `key:"listen" env:"CAY_LISTEN" help:"address of the API, host:port; port 0 takes a free one"`
-	BootstrapKey string   `key:"bootstrap_key" env:"CAY_BOOTSTRAP_KEY" help:"the first admin key (cay_ and 64 hex digits); generated when empty" secret:"true"`
-	Origins      []string `key:"allowed_origins" env:"CAY_ALLOWED_ORIGINS" help:"browser origins that may call the API, comma-separated"`
-	Hosts        []string `key:"allowed_hosts" env:"CAY_ALLOWED_HOSTS" help:"further Host names that a loopback listener answers to, comma-separated"`
-	ServerUser   string   `key:"server_user" env:"CAY_SERVER_USER" help:"user, or uid:gid, that the server drops to when started as root"`
-	LogLevel     string   `key:"log_level" env:"CAY_LOG_LEVEL" help:"debug, info, warn or error"`
-	LogFormat    string   `key:"log_format" env:"CAY_LOG_FORMAT" help:"text or json"`
+	DataDir          string   `key:"data_dir" env:"CAY_DATA_DIR" help:"where everything that must last is kept"`
+	RunDir           string   `key:"run_dir" env:"CAY_RUN_DIR" help:"sockets and what need not outlive a boot; empty: below /run/cay as root, else below $XDG_RUNTIME_DIR or data_dir"`
+	Listen           string   `key:"listen" env:"CAY_LISTEN" help:"address of the API, host:port; port 0 takes a free one"`
+	BootstrapKey     string   `key:"bootstrap_key" env:"CAY_BOOTSTRAP_KEY" help:"the first admin key (cay_ and 64 hex digits); generated when empty" secret:"true"`
+	Origins          []string `key:"allowed_origins" env:"CAY_ALLOWED_ORIGINS" help:"browser origins that may call the API, comma-separated"`
+	Hosts            []string `key:"allowed_hosts" env:"CAY_ALLOWED_HOSTS" help:"further Host names that a loopback listener answers to, comma-separated"`
+	SandboxDomain    string   `key:"sandbox_domain" env:"CAY_SANDBOX_DOMAIN" help:"domain, or domain:port, below which every exposed port of a sandbox has its host; it must not be one that the API or other sites are served at"`
+	SandboxURLScheme string   `key:"sandbox_url_scheme" env:"CAY_SANDBOX_URL_SCHEME" help:"http or https, in the URLs of ports; empty: http for localhost, else https"`
+	ServerUser       string   `key:"server_user" env:"CAY_SERVER_USER" help:"user, or uid:gid, that the server drops to when started as root"`
+	LogLevel         string   `key:"log_level" env:"CAY_LOG_LEVEL" help:"debug, info, warn or error"`
+	LogFormat        string   `key:"log_format" env:"CAY_LOG_FORMAT" help:"text or json"`
 
 	PoolSize              int64   `key:"pool_size" env:"CAY_POOL_SIZE" help:"sandboxes of the default shape kept prepared"`
 	MaxSandboxes          int64   `key:"max_sandboxes" env:"CAY_MAX_SANDBOXES" help:"sandboxes on this node at once"`
@@ -46,6 +48,7 @@ func Default() Config {
 	return Config{
 		DataDir:             defaultDataDir(),
 		Listen:              "127.0.0.1:8080",
+		SandboxDomain:       "localhost",
 		ServerUser:          "61999:61999", // in the range that systemd keeps free of login accounts (61184–65519, systemd's UIDS-GIDS)
 		LogLevel:            "info",
 		LogFormat:           "text",
@@ -73,8 +76,10 @@ func defaultDataDir() string {
 }
 
 var (
-	keyForm  = regexp.MustCompile(`^cay_[0-9a-f]{64}$`)
-	userForm = regexp.MustCompile(`^([0-9]+:[0-9]+|[a-z_][a-z0-9_-]*)$`)
+	keyForm = regexp.MustCompile(`^cay_[0-9a-f]{64}$`)
+	// domainForm is a host name with an optional port.
+	domainForm = regexp.MustCompile(`^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?(:[0-9]{1,5})?$`)
+	userForm   = regexp.MustCompile(`^([0-9]+:[0-9]+|[a-z_][a-z0-9_-]*)$`)
 )
 
 // Validate reports every fault at once.
@@ -104,6 +109,9 @@ func (c Config) Validate() error {
 			bad("allowed_origins", "%q is not an origin such as https://app.example.com", o)
 		}
 	}
+	if !domainForm.MatchString(c.SandboxDomain) || len(c.SandboxDomain) > 200 {
+		bad("sandbox_domain", "%q is not a domain in lower case such as sandboxes.example.com", c.SandboxDomain)
+	}
 	if !userForm.MatchString(c.ServerUser) {
 		bad("server_user", "%q is neither a user name nor uid:gid", c.ServerUser)
 	}
@@ -115,6 +123,7 @@ func (c Config) Validate() error {
 		}
 		bad(key, "%q is none of %v", value, allowed)
 	}
+	oneOf("sandbox_url_scheme", c.SandboxURLScheme, "", "http", "https")
 	oneOf("log_level", c.LogLevel, "debug", "info", "warn", "error")
 	oneOf("log_format", c.LogFormat, "text", "json")
 	atLeast := func(key string, value, least float64) {

@@ -15,11 +15,12 @@ import (
 	"github.com/cayhq/cay"
 )
 
-// Config is what the API needs. Sandboxes, Nodes, Auth and Idempotency are required.
+// Config is what the API needs. Sandboxes, Nodes, Auth, Ports and Idempotency are required.
 type Config struct {
 	Sandboxes   Sandboxes
 	Nodes       Nodes
 	Auth        Auth
+	Ports       Ports
 	Idempotency Idempotency
 
 	Version   string // of the build, for GET /v1/info
@@ -65,8 +66,8 @@ type API struct {
 
 // New builds the API. The caller serves it over HTTP/1.1 and calls Close before it shuts the server down.
 func New(c Config) (*API, error) {
-	if c.Sandboxes == nil || c.Nodes == nil || c.Auth == nil || c.Idempotency == nil {
-		return nil, errors.New("api: Sandboxes, Nodes, Auth and Idempotency are required")
+	if c.Sandboxes == nil || c.Nodes == nil || c.Auth == nil || c.Ports == nil || c.Idempotency == nil {
+		return nil, errors.New("api: Sandboxes, Nodes, Auth, Ports and Idempotency are required")
 	}
 	return build(c)
 }
@@ -107,7 +108,7 @@ func build(c Config) (*API, error) {
 	if a.docs, err = renderDocs(doc); err != nil {
 		return nil, err
 	}
-	a.handler = a.recorded(a.recovered(a.hostChecked(a.originChecked(a.routed(mux)))))
+	a.handler = a.recorded(a.recovered(a.hosted(a.hostChecked(a.originChecked(a.proxied(a.routed(mux)))))))
 	return a, nil
 }
 

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"net/http"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -63,6 +64,20 @@ type Signer interface {
 	// VerifyURL answers the identity that signed, with the scope files alone; cay.Unauthorized when the signature is of anything else,
 	// the URL has expired, or its key is dead or has lost the scope. A HEAD is good as a GET.
 	VerifyURL(ctx context.Context, u cay.SignedURL, signature string) (cay.Identity, error)
+}
+
+// Ports gives ports of sandboxes URLs, and carries requests there; internal/control/ports implements it.
+type Ports interface {
+	Expose(ctx context.Context, project, sandbox cay.ID, number int, public bool) (p cay.ExposedPort, created bool, err error)
+	List(ctx context.Context, project, sandbox cay.ID) ([]cay.ExposedPort, error)
+	// Remove takes the URL away and cuts its connections; cay.NotFound when there is none.
+	Remove(ctx context.Context, project, sandbox cay.ID, number int) error
+
+	// Owns reports whether a request's host is one that ServeHost answers, with or without a port of a sandbox behind it.
+	Owns(host string) bool
+	// ServeHost and ServePath carry a request. An error means that nothing was answered. rest is the escaped path inside.
+	ServeHost(w http.ResponseWriter, r *http.Request) error
+	ServePath(w http.ResponseWriter, r *http.Request, project, sandbox cay.ID, number int, rest string) error
 }
 
 // Idempotency remembers answers by project, route and key for 24 hours; internal/control/store implements it durably.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -257,6 +258,56 @@ func (f *fakeAuth) VerifyURL(ctx context.Context, u cay.SignedURL, signature str
 		return cay.Identity{}, cay.Errorf(cay.Unauthorized, "this URL is not valid")
 	}
 	return cay.Identity{ProjectID: projectA, KeyID: u.KeyID, Scopes: []cay.Scope{cay.ScopeFiles}}, nil
+}
+
+// fakePorts keeps ports in memory and answers requests to them with what it was asked.
+type fakePorts struct {
+	mu      sync.Mutex
+	exposed map[int]cay.ExposedPort
+}
+
+func (f *fakePorts) Expose(_ context.Context, _, sandbox cay.ID, number int, public bool) (cay.ExposedPort, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p, there := f.exposed[number]
+	p.Port = cay.Port{SandboxID: sandbox, Number: number, Public: public, CreatedAt: time.Now()}
+	p.URL, p.Token = "http://port.localhost/", "token"
+	if public {
+		p.Token = ""
+	}
+	f.exposed[number] = p
+	return p, !there, nil
+}
+
+func (f *fakePorts) List(context.Context, cay.ID, cay.ID) ([]cay.ExposedPort, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Collect(maps.Values(f.exposed)), nil
+}
+
+func (f *fakePorts) Remove(_ context.Context, _, _ cay.ID, number int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, there := f.exposed[number]; !there {
+		return cay.Errorf(cay.NotFound, "there is no exposed port %d", number)
+	}
+	delete(f.exposed, number)
+	return nil
+}
+
+func (f *fakePorts) Owns(host string) bool { return strings.HasPrefix(host, "port.localhost") }
+
+func (f *fakePorts) ServeHost(w http.ResponseWriter, r *http.Request) error {
+	if r.URL.Path == "/refused" {
+		return cay.Errorf(cay.Unauthorized, "a token is needed")
+	}
+	_, err := fmt.Fprintf(w, "host %s %s", r.Method, r.URL)
+	return err
+}
+
+func (f *fakePorts) ServePath(w http.ResponseWriter, r *http.Request, project, sandbox cay.ID, number int, rest string) error {
+	_, err := fmt.Fprintf(w, "path %s %s %d %s %s", r.Method, project, number, rest, r.URL.RawQuery)
+	return err
 }
 
 // fakeIdempotency keeps answers in memory.
@@ -509,7 +560,7 @@ func newRig(t *testing.T, configure ...func(*Config)) *rig {
 	}
 	r.nodes = &fakeNodes{client: serveNode(t, r.node)}
 	c := Config{
-		Sandboxes: r.boxes, Nodes: r.nodes, Auth: &fakeAuth{tickets: map[string]string{}}, Idempotency: r.idem, Version: "test",
+		Sandboxes: r.boxes, Nodes: r.nodes, Auth: &fakeAuth{tickets: map[string]string{}}, Ports: &fakePorts{exposed: map[int]cay.ExposedPort{}}, Idempotency: r.idem, Version: "test",
 		Logger: slog.New(slog.NewTextHandler(r.log, nil)), AllowedOrigins: []string{"https://console.example.com"},
 	}
 	for _, f := range configure {

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,15 @@ func (w *response) WriteHeader(status int) {
 		w.status = status
 	}
 	w.ResponseWriter.WriteHeader(status)
+}
+
+// Hijack notes that the connection is no longer HTTP.
+func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	conn, rw, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil && w.status == 0 {
+		w.status = http.StatusSwitchingProtocols
+	}
+	return conn, rw, err
 }
 
 func (w *response) Write(p []byte) (int, error) {

@@ -96,7 +96,7 @@ func documentHead() *huma.OpenAPI {
 			},
 		},
 		Tags: []*huma.Tag{
-			{Name: "Sandboxes"}, {Name: "Commands"}, {Name: "Files"}, {Name: "System"},
+			{Name: "Sandboxes"}, {Name: "Commands"}, {Name: "Files"}, {Name: "Ports"}, {Name: "System"},
 		},
 	}
 }

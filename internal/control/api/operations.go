@@ -46,6 +46,7 @@ var (
 	stdinType   = reflect.TypeFor[stdinAnswer]()
 	fileType    = reflect.TypeFor[file]()
 	archiveType = reflect.TypeFor[archiveAnswer]()
+	exposedType = reflect.TypeFor[exposedPort]()
 	statusType  = reflect.TypeFor[statusAnswer]()
 )
 
@@ -186,6 +187,17 @@ var operations = map[string]operationDoc{
 		description: "The directory is made if it is missing. All or nothing: an entry that would leave path (.., an absolute name, through a symlink or a hard link), a cut archive or a full disk writes nothing. What is there already is merged with: directories stay as they are, files are replaced one by one, each at once. setuid and setgid bits are dropped; devices, FIFOs and sockets are skipped and counted. The owner is user.",
 		answers:     []answerDoc{{200, "application/json", archiveType, "What was written"}},
 		reasons:     append([]cay.ErrorReason{cay.Unprocessable, cay.DiskFull, cay.Conflict}, inUse...)},
+
+	"expose-port": {tag: "Ports", summary: "Give a port a URL", status: 201,
+		description: "The URL reaches a server in the sandbox, on its loopback or any other address, by HTTP and WebSocket, at a host of its own. Unless the port is public, a request needs its token: as the header Cay-Port-Token or behind ?cay_port_token=, which a browser is sent on from, with a cookie. Asked again, public may change; the token stays until the port is removed.",
+		answers:     []answerDoc{{201, "application/json", exposedType, "It has a URL now"}, {200, "application/json", exposedType, "It had one already"}},
+		reasons:     []cay.ErrorReason{cay.Conflict, cay.IdempotencyMismatch}},
+	"list-ports":  {tag: "Ports", summary: "List the ports that have a URL"},
+	"remove-port": {tag: "Ports", summary: "Take a port's URL away", status: 204, description: "Its connections are cut.", answers: []answerDoc{{204, "", nil, "It has none any more"}}},
+	"port": {tag: "Ports", summary: "Send a request to a port, with a key",
+		description: "Any method, path, query and body, and WebSocket. The port need not have a URL. The server inside sees neither the key nor cookies; its answer comes as it is, without what would act on the API's own origin: no cookies, and Content-Security-Policy: sandbox. 503 unavailable: nothing listens there.",
+		answers:     []answerDoc{{200, "*/*", nil, "What the server inside answers, with its status"}, upgraded},
+		reasons:     inUse},
 
 	"create-ticket": {tag: "System", summary: "Make a ticket for a browser", description: "Good once, for 60 s, for exactly that GET, SSE or WebSocket URL with its query; put it behind ?ticket=. It has the scopes of the key and dies with it."},
 	"get-info":      {tag: "System", summary: "Version, features, limits, runtimes, isolation"},

@@ -61,6 +61,11 @@ func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	raw(t, "GET   ", box+"/archive", useFiles, "read-archive", a.readArchive)
 	raw(t, "PUT   ", box+"/archive", useFiles, "write-archive", a.writeArchive)
 
+	typed(t, "POST  ", box+"/ports", writeSandboxes, "expose-port", a.exposePort)
+	typed(t, "GET   ", box+"/ports", writeSandboxes, "list-ports", a.listPorts)
+	typed(t, "DELETE", box+"/ports/{port}", writeSandboxes, "remove-port", a.removePort)
+	t.documentPortPath()
+
 	typed(t, "POST  ", "/v1/tickets", anyKey, "create-ticket", a.createTicket)
 	typed(t, "GET   ", "/v1/info", anyKey, "get-info", a.getInfo)
 	typed(t, "GET   ", "/v1/runtimes", anyKey, "list-runtimes", a.listRuntimes)

@@ -15,7 +15,10 @@ import (
 )
 
 // Names of the server's secrets. Each use has one of its own, so that no signature of one kind is ever good as another.
-const signedURLSecret = "signed_urls"
+const (
+	signedURLSecret = "signed_urls"
+	portTokenSecret = "port_tokens"
+)
 
 // serverSecret answers one of the server's secrets, which the first server that asks makes.
 func (a *Auth) serverSecret(ctx context.Context, name string) ([]byte, error) {
@@ -95,4 +98,13 @@ func (a *Auth) VerifyURL(ctx context.Context, u cay.SignedURL, signature string)
 	}
 	id.Scopes = []cay.Scope{cay.ScopeFiles}
 	return id, nil
+}
+
+// PortToken answers the token of a port: derived, so that none is kept.
+func (a *Auth) PortToken(ctx context.Context, p cay.Port) (string, error) {
+	secret, err := a.serverSecret(ctx, portTokenSecret)
+	if err != nil {
+		return "", err
+	}
+	return mac(secret, string(p.SandboxID), number(int64(p.Number)), string(p.Nonce)), nil
 }

@@ -159,13 +159,22 @@ func (n *Nodes) Available(worker cay.ID) bool {
 // For returns a client for the worker. While the worker is away or adopts, it waits for a while, then answers cay.Unavailable. Errors
 // of the client's calls go through noderpc.Decode.
 func (n *Nodes) For(ctx context.Context, worker cay.ID) (nodev1connect.NodeServiceClient, error) {
+	found, err := n.find(ctx, worker)
+	if err != nil {
+		return nil, err
+	}
+	return found.client(), nil
+}
+
+// find is For without the choice of a connection.
+func (n *Nodes) find(ctx context.Context, worker cay.ID) (*node, error) {
 	var timeout <-chan time.Time
 	for {
 		n.mu.RLock()
 		found, changed := n.live[worker], n.changed
 		n.mu.RUnlock()
 		if found != nil {
-			return found.client(), nil
+			return found, nil
 		}
 		if timeout == nil {
 			timer := time.NewTimer(n.cfg.Wait)

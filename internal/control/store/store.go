@@ -18,6 +18,7 @@ type Store interface {
 	Queue
 	Workers
 	Access
+	Ports
 
 	Events
 
@@ -95,6 +96,15 @@ type Access interface {
 
 	// ServerSecret answers the secret of that name, which is fresh if there was none: of many callers at once all get the same.
 	ServerSecret(ctx context.Context, name string, fresh []byte) ([]byte, error)
+}
+
+// Ports are the ports of sandboxes that have a URL. They are kept as long as their sandbox's row.
+type Ports interface {
+	// PutPort writes a port. One that is there changes in whether it is public alone. cay.Conflict when the sandbox has limit others.
+	PutPort(ctx context.Context, p cay.Port, limit int64) (kept cay.Port, created bool, err error)
+	Port(ctx context.Context, sandbox cay.ID, number int) (cay.Port, error)
+	Ports(ctx context.Context, sandbox cay.ID) ([]cay.Port, error) // by number
+	DeletePort(ctx context.Context, sandbox cay.ID, number int) error
 }
 
 // Idempotency remembers answers by project, route and key, as package api asks.

@@ -48,6 +48,8 @@ type Agent struct {
 	contexts   *interpreter.Contexts
 	files      *files.Files
 	transfers  chan struct{} // a slot for each
+	ports      chan struct{} // a slot for each connection to a port
+	dialers    chan struct{} // a slot for each connection to the node that is being opened for a port
 	running    sync.WaitGroup
 	session    atomic.Pointer[session]
 
@@ -58,7 +60,8 @@ type Agent struct {
 
 // New makes an Agent. From now on it reaps all children of this process.
 func New(c Config) (*Agent, error) {
-	a := &Agent{config: c, generation: uint64(time.Now().UnixMilli()), transfers: make(chan struct{}, maxTransfers), account: user.Sandbox}
+	a := &Agent{config: c, generation: uint64(time.Now().UnixMilli()), transfers: make(chan struct{}, maxTransfers),
+		ports: make(chan struct{}, maxPorts), dialers: make(chan struct{}, portDialers), account: user.Sandbox}
 	processes, err := process.NewTable(process.Config{Users: c.Users, Groups: c.Groups, Notify: a.flush})
 	if err != nil {
 		return nil, fmt.Errorf("make process table: %w", err)

@@ -35,6 +35,10 @@ func (a *Agent) bulk(ctx context.Context, req *guestv1.Bulk) error {
 		return cay.Errorf(cay.InvalidRequest, "a token has %d bytes", len(p.Token))
 	}
 	copy(p.Token[:], req.Token)
+	if t, ok := req.Transfer.(*guestv1.Bulk_DialPort); ok {
+		a.running.Go(func() { a.dialPort(ctx, p, t.DialPort) })
+		return nil
+	}
 	a.running.Go(func() {
 		a.transfers <- struct{}{}
 		defer func() { <-a.transfers }()

@@ -28,8 +28,10 @@ const MaxData = wire.MaxFrame
 // transfer is a connection that carries one file.
 type transfer struct {
 	s      *Session
+	slots  chan struct{} // of which it holds one
 	nc     net.Conn
-	reader *wire.Reader
+	in     *bufio.Reader
+	reader *wire.Reader // of in
 	stop   func() bool
 	cancel context.CancelFunc // of the request that asked for it
 	asking sync.WaitGroup
@@ -44,11 +46,16 @@ func (s *Session) dialBulk(ctx context.Context, b *guestv1.Bulk) (*transfer, err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+	return s.openTransfer(ctx, b, s.bulk)
+}
+
+// openTransfer is dialBulk for a caller that holds one of slots; it is given back when the transfer is closed, or was not opened.
+func (s *Session) openTransfer(ctx context.Context, b *guestv1.Bulk, slots chan struct{}) (*transfer, error) {
 	purpose := driver.Purpose{Kind: wire.ConnBulk}
 	rand.Read(purpose.Token[:])
 	b.Token = purpose.Token[:]
 	dialing, cancel := context.WithTimeout(ctx, s.timing.Answer)
-	t := &transfer{s: s, cancel: cancel}
+	t := &transfer{s: s, slots: slots, cancel: cancel}
 	var asked error
 	answered := make(chan struct{})
 	t.asking.Go(func() {
@@ -67,7 +74,7 @@ func (s *Session) dialBulk(ctx context.Context, b *guestv1.Bulk) (*transfer, err
 		}
 		cancel()
 		t.asking.Wait()
-		<-s.bulk
+		<-slots
 		var e *cay.Error
 		switch {
 		case ctx.Err() != nil:
@@ -78,7 +85,8 @@ func (s *Session) dialBulk(ctx context.Context, b *guestv1.Bulk) (*transfer, err
 			return nil, cay.Errorf(cay.Unavailable, "the sandbox opened no connection for the transfer").After(time.Second).Because(errors.Join(err, refusal))
 		}
 	}
-	t.nc, t.reader = nc, wire.NewReader(bufio.NewReaderSize(nc, 16<<10))
+	t.nc, t.in = nc, bufio.NewReaderSize(nc, 16<<10)
+	t.reader = wire.NewReader(t.in)
 	t.stop = context.AfterFunc(ctx, func() { nc.Close() })
 	return t, nil
 }
@@ -89,7 +97,7 @@ func (t *transfer) close() {
 		t.nc.Close()
 		t.cancel()
 		t.asking.Wait()
-		<-t.s.bulk
+		<-t.slots
 		t.s.Touch()
 	})
 }
@@ -108,6 +116,17 @@ func (t *transfer) header() (*guestv1.FileInfo, error) {
 
 // answer reads a BulkHeader; a problem is an error.
 func (t *transfer) answer() (*guestv1.BulkHeader, error) {
+	h, err := t.bulkHeader()
+	if err != nil {
+		return nil, err
+	}
+	if h.Problem != nil {
+		return nil, guestError(h.Problem)
+	}
+	return h, nil
+}
+
+func (t *transfer) bulkHeader() (*guestv1.BulkHeader, error) {
 	f, err := t.reader.Read()
 	if err != nil {
 		return nil, t.broken(err)
@@ -115,9 +134,6 @@ func (t *transfer) answer() (*guestv1.BulkHeader, error) {
 	var h guestv1.BulkHeader
 	if f.Type != wire.FrameHeader || proto.Unmarshal(f.Payload, &h) != nil {
 		return nil, t.broken(violation("no header"))
-	}
-	if h.Problem != nil {
-		return nil, guestError(h.Problem)
 	}
 	return &h, nil
 }

@@ -26,6 +26,7 @@ const (
 	maxPending   = 1024      // requests without an answer
 	maxRunning   = 4096      // processes
 	maxBulk      = 32        // transfers at a time
+	maxPorts     = 256       // connections to ports at a time
 	maxViolation = 3         // within a minute
 )
 

@@ -33,17 +33,10 @@ func Encode(err error) error {
 	if err == nil {
 		return nil
 	}
-	var e *cay.Error
-	if !errors.As(err, &e) {
-		if errors.Is(err, context.Canceled) {
-			return connect.NewError(connect.CodeCanceled, err)
-		}
-		if errors.Is(err, context.DeadlineExceeded) {
-			e = &cay.Error{Reason: cay.Timeout, Detail: "the node did not finish in time"}
-		} else {
-			e = &cay.Error{Reason: cay.Internal, Detail: "the node failed"}
-		}
+	if errors.Is(err, context.Canceled) && !errors.As(err, new(*cay.Error)) {
+		return connect.NewError(connect.CodeCanceled, err)
 	}
+	e := domain(err)
 	code, ok := codes[e.Reason]
 	if !ok {
 		code = connect.CodeInternal
@@ -57,6 +50,19 @@ func Encode(err error) error {
 		ce.Meta().Set(metaRetryAfter, strconv.FormatInt(e.RetryAfter.Milliseconds(), 10))
 	}
 	return ce
+}
+
+// domain is err as the other side may see it.
+func domain(err error) *cay.Error {
+	var e *cay.Error
+	switch {
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, context.DeadlineExceeded):
+		return &cay.Error{Reason: cay.Timeout, Detail: "the node did not finish in time"}
+	default:
+		return &cay.Error{Reason: cay.Internal, Detail: "the node failed"}
+	}
 }
 
 // Decode turns what a call returned into a domain error. A node that cannot be reached is cay.Unavailable.

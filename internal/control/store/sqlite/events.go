@@ -99,6 +99,9 @@ func (s *Store) Purge(ctx context.Context, now time.Time, keep cay.Retention) er
 		func(ctx context.Context, q *db.Queries) (int64, error) {
 			return q.PurgeTickets(ctx, db.PurgeTicketsParams{Before: micros(now), Max: purgeStep})
 		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgePorts(ctx, purgeStep)
+		},
 	} {
 		for n := int64(purgeStep); n == purgeStep; {
 			err := s.transact(ctx, func(ctx context.Context, q *db.Queries) (err error) {

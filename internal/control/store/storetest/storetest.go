@@ -43,6 +43,7 @@ func Run(t *testing.T, open func(t *testing.T) store.Store) {
 		"events are ordered and paged":                                      events,
 		"a server secret is made once for all servers":                      serverSecrets,
 		"new events name their sandboxes":                                   eventsSince,
+		"ports keep what their token is made of":                            ports,
 		"a purge removes what is old and nothing else":                      purge,
 		"what was called off before it began is not written":                calledOff,
 	} {

@@ -36,6 +36,15 @@ type IdempotencyKey struct {
 	CreatedAt   int64
 }
 
+type Port struct {
+	SandboxID string
+	Port      int64
+	ProjectID string
+	Public    int64
+	Nonce     []byte
+	CreatedAt int64
+}
+
 type Project struct {
 	ID        string
 	Name      string
