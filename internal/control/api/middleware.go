@@ -27,6 +27,7 @@ type exchange struct {
 	route     string // the pattern, "" when none matched
 	identity  cay.Identity
 	origin    string // scheme and host of the URL that the client used, for URLs that answers hold
+	guest     bool   // the answer is a sandbox\'s own: its faults are none of the server
 	err       error  // what became a problem, with its private cause
 	bodies    budget
 }
@@ -123,7 +124,7 @@ func (a *API) record(w *response, r *http.Request, x *exchange, took time.Durati
 		a.metrics.duration.WithLabelValues(route).Observe(took.Seconds())
 	}
 	level := slog.LevelInfo
-	if w.status >= 500 {
+	if w.status >= 500 && !x.guest {
 		level = slog.LevelError
 	}
 	if !a.Logger.Enabled(r.Context(), level) {

@@ -133,7 +133,8 @@ func (a *API) hosted(next http.Handler) http.Handler {
 			next.ServeHTTP(w, r)
 			return
 		}
-		exchangeOf(r.Context()).route = "port"
+		x := exchangeOf(r.Context())
+		x.route, x.guest = "port", true
 		if err := a.Ports.ServeHost(w, r); err != nil {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
 			a.fail(w, r, err)
@@ -153,7 +154,7 @@ func (a *API) proxied(next http.Handler) http.Handler {
 			return
 		}
 		x := exchangeOf(r.Context())
-		x.route = "ANY " + portRoute
+		x.route, x.guest = "ANY "+portRoute, true
 		if err := a.servePort(w, r, x, id, port, rest); err != nil {
 			a.fail(w, r, err)
 		}
