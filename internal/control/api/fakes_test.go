@@ -358,11 +358,12 @@ type fakeNode struct {
 	nodev1connect.UnimplementedNodeServiceHandler
 	process func(ctx context.Context, first *nodev1.ProcessInput, s *processStream) error
 
-	mu      sync.Mutex
-	signals []*nodev1.SignalRequest
-	procs   []*nodev1.ProcessInfo
-	files   map[string][]byte
-	modes   map[string]uint32
+	mu       sync.Mutex
+	observed observedNode
+	signals  []*nodev1.SignalRequest
+	procs    []*nodev1.ProcessInfo
+	files    map[string][]byte
+	modes    map[string]uint32
 }
 
 func (n *fakeNode) Process(ctx context.Context, s *processStream) error {

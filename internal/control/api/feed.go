@@ -84,7 +84,7 @@ func (a *API) sendFeed(w http.ResponseWriter, r *http.Request, first feedBatch, 
 	}()
 	go func() {
 		defer close(finished)
-		for b := first; ; b = next(reading) {
+		for b := first; reading.Err() == nil; b = next(reading) { // what next says of a reader who leaves is no end
 			select {
 			case batches <- b:
 			case <-reading.Done():

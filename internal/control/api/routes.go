@@ -34,6 +34,8 @@ func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	typed(t, "PUT   ", box+"/network", writeSandboxes, "set-network", a.setNetwork)
 
 	raw(t, "GET   ", box+"/events", readSandboxes, "list-events", a.listEvents)
+	typed(t, "GET   ", box+"/metrics", readSandboxes, "get-metrics", a.getMetrics)
+	raw(t, "GET   ", box+"/logs", readSandboxes, "read-logs", a.readLogs)
 
 	raw(t, "POST  ", box+"/exec", runCommands, "exec", a.exec)
 	raw(t, "GET   ", box+"/exec", runCommands, "exec-websocket", a.execWebSocket)

@@ -7,6 +7,9 @@ import (
 	"github.com/cayhq/cay"
 )
 
+// noteTimeout bounds the write of an event that nobody waits for.
+const noteTimeout = 10 * time.Second
+
 // Events answers, oldest first, at most limit of what happened to the sandbox after the event numbered after. It works as long as the
 // row is kept; looking is no activity.
 func (s *Sandboxes) Events(ctx context.Context, project, id cay.ID, after int64, limit int) (cay.EventPage, error) {
@@ -77,4 +80,27 @@ func (s *Sandboxes) ProcessKilled(ctx context.Context, id cay.ID, at time.Time, 
 		SandboxID: id, ProjectID: sb.ProjectID, Type: cay.EventOOM, At: at,
 		Data: map[string]any{"process_id": process, "pid": pid, "rss_mb": rssMB},
 	})
+}
+
+// noteDisk records that the sandbox's disk has become full: 99 % of it. It does so again only after a tenth was free in between. A
+// server that starts anew may say it once more.
+func (s *Sandboxes) noteDisk(id cay.ID, u cay.Usage) {
+	e, sb := s.table.get(id)
+	if e == nil {
+		return
+	}
+	limit := int64(sb.Spec.DiskGB * 1024)
+	switch {
+	case u.DiskMB <= limit/10*9:
+		e.diskFull.Store(false)
+	case u.DiskMB < limit-limit/100 || e.diskFull.Swap(true):
+	default:
+		ctx, cancel := context.WithTimeout(context.Background(), noteTimeout)
+		defer cancel()
+		if err := s.tell(ctx, cay.Event{
+			SandboxID: id, ProjectID: sb.ProjectID, Type: cay.EventDiskFull, At: now(), Data: map[string]any{"disk_mb": u.DiskMB, "limit_mb": limit},
+		}); err != nil {
+			s.log.Error("a full disk was not recorded", "sandbox", id, "error", err)
+		}
+	}
 }

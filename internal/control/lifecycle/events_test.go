@@ -2,6 +2,7 @@ package lifecycle_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"path/filepath"
 	"sync"
@@ -221,5 +222,23 @@ func TestEventsOfAnotherProjectAreNotThere(t *testing.T) {
 		if _, err := w.Events(t.Context(), project, id, c.after, int(c.limit)); cay.ReasonOf(err) != cay.InvalidRequest {
 			t.Errorf("%+v: got %v", c, err)
 		}
+	}
+}
+
+func TestAFullDiskIsToldOnceUntilThereWasRoomAgain(t *testing.T) {
+	w := start(t, lifecycle.DefaultConfig(), worker)
+	id := w.ready(cay.CreateSandbox{DiskGB: ptr(1.0)}).ID
+	for _, mb := range []int64{3, 900, 1013, 1014, 1024, 1000, 1024, 922, 1024, 900, 1024} {
+		w.Active(id, time.Now(), false, cay.Usage{DiskMB: mb})
+	}
+	w.Active(cay.NewID(cay.PrefixSandbox), time.Now(), false, cay.Usage{DiskMB: 1024})
+	var told []any
+	for _, e := range w.events(id, 0).Events {
+		if e.Type == cay.EventDiskFull {
+			told = append(told, e.Data["disk_mb"], e.Data["limit_mb"])
+		}
+	}
+	if fmt.Sprint(told) != "[1014 1024 1024 1024]" {
+		t.Errorf("told %v", told)
 	}
 }

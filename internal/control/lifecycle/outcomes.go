@@ -154,6 +154,7 @@ func (s *Sandboxes) Active(id cay.ID, at time.Time, foreground bool, usage cay.U
 	}
 	e.touch(at)
 	s.table.measure(id, usage)
+	s.noteDisk(id, usage)
 	if was := e.foreground.Swap(foreground); was != foreground {
 		if was {
 			e.touch(time.Now())

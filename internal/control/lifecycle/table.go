@@ -26,6 +26,7 @@ type entry struct {
 	lastActive atomic.Int64 // Unix nanoseconds
 	flushed    atomic.Int64 // lastActive as last written
 	foreground atomic.Bool
+	diskFull   atomic.Bool // as was last told
 }
 
 func (e *entry) touch(at time.Time) {

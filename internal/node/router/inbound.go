@@ -40,6 +40,9 @@ func (s *Session) handle(c *connection, f wire.Frame) error {
 		return s.exited(m.Exited)
 	case *guestv1.ToNode_StdinAck:
 		return s.stdinAck(c, m.StdinAck)
+	case *guestv1.ToNode_Log:
+		s.said(m.Log)
+		return nil
 	default:
 		return violation("unasked %T", m)
 	}

@@ -77,6 +77,9 @@ type Config struct {
 	Log   *slog.Logger
 	// GiveUp is called once when the agent broke the protocol too often. It must not block, nor wait for the Session to close.
 	GiveUp func(why string)
+	// Said takes what the agent has to say: a level, one of debug, info, warn and error, and a message, which is bounded but otherwise as it
+	// came. It must not block. Nil: nobody listens.
+	Said func(level, message string)
 	// Frozen says that the sandbox is frozen as the Session begins.
 	Frozen bool
 	Timing Timing

@@ -30,7 +30,8 @@ type Session struct {
 	lastActive atomic.Int64 // Unix ms
 	foreground atomic.Int64
 
-	saves chan struct{} // wakes the saver
+	saves  chan struct{} // wakes the saver
+	saying saying
 
 	mu         sync.Mutex
 	conn       *connection   // nil: none

@@ -3,12 +3,16 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/driver"
+	"github.com/cayhq/cay/internal/node/journal"
 	"github.com/cayhq/cay/internal/node/router"
+	"github.com/cayhq/cay/internal/node/samples"
 	"github.com/cayhq/cay/internal/node/spool"
 )
 
@@ -47,6 +51,7 @@ type box struct {
 	warm       bool
 	ended      *ending
 	reclaiming bool
+	diskFull   bool
 	reported   int64 // last activity that watchers were told of, Unix ms
 	reportedFg bool
 	gone       bool // destroyed, and proven so
@@ -69,9 +74,12 @@ func (b *box) speaker() *prepared {
 
 // prepared is a sandbox that runs and whose agent is spoken with.
 type prepared struct {
-	handle  driver.Handle
-	session *router.Session
-	spool   *spool.Spool
+	handle             driver.Handle
+	session            *router.Session
+	spool              *spool.Spool
+	samples            *samples.Ring
+	journal            *journal.Journal
+	unnoted, unsampled atomic.Bool // what is kept could not be, and that was said
 
 	mu    sync.Mutex
 	owner *box // nil while it belongs to nobody
@@ -79,8 +87,15 @@ type prepared struct {
 }
 
 func (p *prepared) close() {
-	p.session.Close()
+	p.retire()
 	p.spool.Close()
+}
+
+// retire ends what writes to the sandbox's directory, so that nothing does while the driver removes it.
+func (p *prepared) retire() {
+	p.session.Close()
+	p.samples.Close()
+	p.journal.Close()
 }
 
 // speak opens spool and session of a sandbox that runs.
@@ -91,12 +106,16 @@ func (w *Worker) speak(h driver.Handle, isFrozen bool, owner *box) (*prepared, e
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{handle: h, spool: sp, owner: owner}
+	p := &prepared{
+		handle: h, spool: sp, owner: owner, samples: samples.Open(w.samplesPath(h), samplesKept),
+		journal: journal.Open(w.journalDir(h), journalSize),
+	}
 	p.session = router.New(router.Config{
 		Dial: func(ctx context.Context, purpose driver.Purpose) (conn, error) {
 			return w.cfg.Driver.Dial(ctx, h, purpose)
 		},
 		Spool: sp, Log: w.log.With("handle", string(h)), Frozen: isFrozen, Timing: w.cfg.Router,
+		Said:   func(level, message string) { w.note(p, journal.Agent, level, message) },
 		GiveUp: func(why string) { w.lose(p, why) },
 	})
 	return p, nil
@@ -121,6 +140,7 @@ func (w *Worker) lose(p *prepared, why string) {
 func (w *Worker) prepare(ctx context.Context, h driver.Handle, shape driver.Shape, owner *box) (*prepared, error) {
 	ctx, cancel := context.WithTimeout(ctx, w.timing.Boot)
 	defer cancel()
+	began := time.Now()
 	if err := w.cfg.Driver.Prepare(ctx, h, shape); err != nil {
 		return nil, err
 	}
@@ -136,10 +156,11 @@ func (w *Worker) prepare(ctx context.Context, h driver.Handle, shape driver.Shap
 		}
 	}
 	if err == nil {
+		w.note(p, journal.Boot, journal.Info, fmt.Sprintf("kernel and agent were up after %s", milliseconds(began)))
 		return p, nil
 	}
 	if p != nil {
-		p.session.Close()
+		p.retire()
 		p.spool.Remove()
 	}
 	w.destroyHandle(h)
@@ -148,7 +169,7 @@ func (w *Worker) prepare(ctx context.Context, h driver.Handle, shape driver.Shap
 
 // discard destroys a sandbox that belongs to nobody.
 func (w *Worker) discard(_ context.Context, p *prepared) {
-	p.session.Close()
+	p.retire()
 	p.spool.Remove()
 	w.destroyHandle(p.handle)
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"net"
 	"slices"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/driver"
+	"github.com/cayhq/cay/internal/node/journal"
 	"github.com/cayhq/cay/internal/wire/guestv1"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
@@ -135,6 +137,13 @@ func (w *Worker) bringUp(ctx context.Context, b *box, req *nodev1.CreateRequest)
 		b.mu.Unlock()
 	}
 	close(b.settled)
+	if err == nil {
+		how := "booted for it"
+		if warm {
+			how = "prepared before"
+		}
+		w.note(p, journal.Boot, journal.Info, fmt.Sprintf("the sandbox is ready after %s, %s", milliseconds(b.since), how))
+	}
 }
 
 func (w *Worker) boot(ctx context.Context, b *box, req *nodev1.CreateRequest) (p *prepared, warm bool, err error) {

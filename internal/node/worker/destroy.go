@@ -83,7 +83,7 @@ func (w *Worker) takeDown(b *box, grace time.Duration) error {
 		}
 		w.sample(context.Background(), b)
 		p.session.End()
-		p.session.Close() // nothing may write to the spool while the driver removes the directory above it
+		p.retire()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), w.timing.Destroy)
 	defer cancel()
@@ -93,6 +93,8 @@ func (w *Worker) takeDown(b *box, grace time.Duration) error {
 	}
 	_ = os.RemoveAll(w.spoolDir(b.handle)) // gone already where the driver removed all
 	b.usage.remove(w.usagePath(b.handle))
+	_ = os.RemoveAll(w.journalDir(b.handle))
+	_ = os.Remove(w.samplesPath(b.handle))
 	w.mu.Lock()
 	if w.boxes[b.id] == b {
 		delete(w.boxes, b.id)
@@ -138,6 +140,10 @@ func (w *Worker) end(b *box, e ending) {
 		defer cancel()
 		b.moving.Lock()
 		defer b.moving.Unlock()
+		if p != nil {
+			p.samples.Close()
+			p.journal.Close()
+		}
 		if err := w.cfg.Driver.Destroy(ctx, b.handle); err != nil { // the control plane's Destroy follows the event
 			w.log.Error("sandbox not destroyed", "sandbox", b.id, "error", err)
 		}

@@ -2,11 +2,13 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/driver"
+	"github.com/cayhq/cay/internal/node/journal"
 	"github.com/cayhq/cay/internal/node/router"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
@@ -59,6 +61,7 @@ func (w *Worker) reclaim(b *box, e driver.Event) {
 		w.log.Warn("no memory reclaimed", "sandbox", b.id, "error", err)
 	}
 	for _, v := range victims {
+		w.note(p, journal.Boot, journal.Warn, fmt.Sprintf("out of memory: process %d with %d MiB was killed", v.PID, v.RSS>>20))
 		w.events.publish(oomEvent(b, v))
 	}
 	if !w.rest(w.timing.Reclaim) {
@@ -125,9 +128,11 @@ func (b *box) activity() *nodev1.Event {
 		return nil
 	}
 	foreground, last := b.prepared.session.Activity()
-	if !foreground && foreground == b.reportedFg && last.UnixMilli() == b.reported {
+	full := b.usage.full(b.diskBytes(), b.diskFull)
+	if !foreground && foreground == b.reportedFg && last.UnixMilli() == b.reported && full == b.diskFull {
 		return nil
 	}
+	b.diskFull = full
 	b.reported, b.reportedFg = last.UnixMilli(), foreground
 	return &nodev1.Event{SandboxId: string(b.id), AtUnixMs: time.Now().UnixMilli(), Event: &nodev1.Event_Activity{Activity: &nodev1.Activity{
 		Foreground: foreground, LastActiveUnixMs: last.UnixMilli(), Usage: b.usage.message(),

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +21,7 @@ import (
 type fakeDriver struct {
 	scripts map[string]agenttest.Script
 	agent   func(*agenttest.Agent) // changes a new agent
+	dir     string                 // in which each sandbox has its directory
 
 	mu        sync.Mutex
 	boxes     map[driver.Handle]*fakeBox
@@ -37,6 +40,7 @@ type fakeBox struct {
 	status driver.Status
 	agent  *agenttest.Agent
 	memory int64
+	disk   int64
 	thawed chan struct{}
 }
 
@@ -60,6 +64,9 @@ func (d *fakeDriver) Prepare(_ context.Context, h driver.Handle, shape driver.Sh
 		return nil
 	}
 	d.prepared++
+	if err := os.MkdirAll(filepath.Join(d.dir, string(h)), 0o700); err != nil {
+		return err
+	}
 	a := &agenttest.Agent{Scripts: d.scripts}
 	if d.agent != nil {
 		d.agent(a)
@@ -94,11 +101,12 @@ func (d *fakeDriver) Destroy(_ context.Context, h driver.Handle) error {
 	b := d.boxes[h]
 	delete(d.boxes, h)
 	d.destroyed++
+	dir := filepath.Join(d.dir, string(h))
 	d.mu.Unlock()
 	if b != nil {
 		b.agent.Kill()
 	}
-	return nil
+	return os.RemoveAll(dir)
 }
 
 func (d *fakeDriver) List(context.Context) ([]driver.Status, error) {
@@ -191,7 +199,7 @@ func (d *fakeDriver) Stats(_ context.Context, h driver.Handle) (driver.Stats, er
 	}
 	var st driver.Stats
 	err := d.change(h, func(b *fakeBox) {
-		st = driver.Stats{CPU: 2 * time.Second, MemoryBytes: b.memory, PeakBytes: b.memory, DiskBytes: 3 << 20, HostPids: 4}
+		st = driver.Stats{CPU: 2 * time.Second, MemoryBytes: b.memory, PeakBytes: b.memory, DiskBytes: max(b.disk, 3<<20), HostPids: 4}
 	})
 	return st, err
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/driver"
+	"github.com/cayhq/cay/internal/node/journal"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
 
@@ -39,6 +40,7 @@ func (w *Worker) freezeBox(ctx context.Context, b *box) error {
 	case dying:
 		return cay.Errorf(cay.Gone, "the sandbox has ended")
 	}
+	began := time.Now()
 	p.session.Freeze() // first, so that nothing is under way to an agent that cannot answer
 	if err := f.Freeze(ctx, b.handle); err != nil {
 		// It may stand still in part, or have been about to when ctx ended.
@@ -48,9 +50,11 @@ func (w *Worker) freezeBox(ctx context.Context, b *box) error {
 			w.log.Error("sandbox may stand still although its pause failed", "sandbox", b.id, "error", undone)
 		}
 		p.session.Thaw()
+		w.note(p, journal.Boot, journal.Error, "it could not be paused, and runs on")
 		return unlessGone(err, "pause")
 	}
 	b.setState(running, frozen)
+	w.note(p, journal.Boot, journal.Info, "paused within "+milliseconds(began))
 	return nil
 }
 
@@ -105,11 +109,13 @@ func (w *Worker) thawBox(ctx context.Context, b *box) error {
 	if !ok {
 		return cay.Errorf(cay.NotImplemented, "this worker cannot resume sandboxes")
 	}
+	began := time.Now()
 	if err := f.Thaw(ctx, b.handle); err != nil {
 		return unlessGone(err, "resume")
 	}
 	p.session.Thaw()
 	b.setState(frozen, running)
+	w.note(p, journal.Boot, journal.Info, "resumed within "+milliseconds(began))
 	return nil
 }
 
@@ -220,6 +226,9 @@ func (w *Worker) takeOver(ctx context.Context, b *box, shouldPause bool) {
 	b.moving.Unlock()
 	if err == nil && p != nil {
 		err = p.session.Connected(ctx)
+	}
+	if err == nil {
+		w.note(p, journal.Boot, journal.Info, "its worker has restarted, and has the sandbox again")
 	}
 	if err != nil && b.usable() && w.ctx().Err() == nil {
 		w.log.Error("sandbox not adopted", "sandbox", b.id, "error", err)

@@ -19,6 +19,7 @@ type usage struct {
 	mbSecs float64
 	peak   int64
 	saved  time.Time
+	kept   time.Time // the last measurement that went to the samples
 }
 
 const saveUsageEvery = time.Minute
@@ -92,4 +93,5 @@ func (w *Worker) sample(ctx context.Context, b *box) {
 	if due {
 		b.usage.save(w.usagePath(b.handle))
 	}
+	w.record(b)
 }

@@ -61,6 +61,7 @@ type Timing struct {
 	Destroy time.Duration // for one attempt; 60 s
 	Reclaim time.Duration // between a kill for memory and the look at what it brought; 500 ms
 	Sample  time.Duration // between measurements; 1 s
+	Record  time.Duration // between measurements that are kept; 5 s
 }
 
 func (t Timing) withDefaults() Timing {
@@ -70,6 +71,7 @@ func (t Timing) withDefaults() Timing {
 	}{
 		{&t.Boot, time.Minute}, {&t.Adopt, 10 * time.Second}, {&t.Thaw, 10 * time.Second}, {&t.Destroy, time.Minute},
 		{&t.Reclaim, 500 * time.Millisecond}, {&t.Sample, time.Second},
+		{&t.Record, 5 * time.Second},
 	} {
 		if *d.p <= 0 {
 			*d.p = d.d
@@ -261,6 +263,14 @@ func (w *Worker) spoolDir(h driver.Handle) string {
 
 func (w *Worker) usagePath(h driver.Handle) string {
 	return filepath.Join(w.cfg.DataDir, "sandboxes", string(h), "usage.json")
+}
+
+func (w *Worker) samplesPath(h driver.Handle) string {
+	return filepath.Join(w.cfg.DataDir, "sandboxes", string(h), "samples")
+}
+
+func (w *Worker) journalDir(h driver.Handle) string {
+	return filepath.Join(w.cfg.DataDir, "sandboxes", string(h), "journal")
 }
 
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()

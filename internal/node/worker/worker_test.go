@@ -52,6 +52,9 @@ func startNode(t testing.TB, d *fakeDriver, dir string, change ...func(*worker.C
 	for _, c := range change {
 		c(&cfg)
 	}
+	d.mu.Lock()
+	d.dir = filepath.Join(dir, "sandboxes")
+	d.mu.Unlock()
 	w, err := worker.New(cfg)
 	if err != nil {
 		t.Fatal(err)
