@@ -111,6 +111,9 @@ var calls = map[string]example{
 
 	"list-events": {call: does(call{query: fields{"after": "0", "limit": "10"}}), more: []func(*stage) call{
 		does(call{query: fields{"follow": "true"}}), does(call{header: []string{"Accept", eventType, "Last-Event-ID", "999999"}})}},
+	"get-metrics": {call: does(call{query: fields{"from": "2026-01-02T15:04:05Z", "limit": "10"}}), more: []func(*stage) call{does(call{})}},
+	"read-logs": {call: does(call{query: fields{"after": "1", "limit": "1"}}), more: []func(*stage) call{
+		does(call{query: fields{"follow": "true"}}), does(call{header: []string{"Accept", eventType, "Last-Event-ID", "1"}})}},
 
 	"exec": {
 		call: does(call{body: fields{"command": []string{"echo", "hi"}, "timeout_seconds": 5, "env": fields{"A": "b"}, "cwd": "/tmp", "user": "sandbox", "max_output_bytes": 100, "encoding": "utf8", "stdin": "x", "kill_on_disconnect": true}}),
