@@ -46,6 +46,15 @@ var methods = map[string][]any{
 	"signal-process":   {(*client.Processes).Signal},
 	"wait-for-process": {(*client.Processes).Wait, (*client.Processes).WaitFor},
 
+	"expose-port": {(*client.Ports).Expose},
+	"list-ports":  {(*client.Ports).List},
+	"remove-port": {(*client.Ports).Close},
+	"port-get":    {(*client.Ports).Do},
+	"port-put":    {(*client.Ports).Do},
+	"port-post":   {(*client.Ports).Do},
+	"port-patch":  {(*client.Ports).Do},
+	"port-delete": {(*client.Ports).Do},
+
 	"read-file":      {(*client.Files).Read},
 	"head-file":      {(*client.Files).Head},
 	"write-file":     {(*client.Files).Write},
