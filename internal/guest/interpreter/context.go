@@ -26,7 +26,7 @@ const (
 	sayDeadline = 5 * time.Second
 	// endDeadline bounds the wait for the end of a kernel that was killed.
 	endDeadline = 10 * time.Second
-	// A shell that is interrupted while it forks waits for a child that was not: it is interrupted again, this often.
+	// An interrupt that was lost on its interpreter is repeated this often.
 	insistAgain = 500 * time.Millisecond
 	maxInsist   = 8
 )
@@ -528,11 +528,14 @@ func (x *codeContext) interruptKernel(k *kernel, r *run) error {
 		return err
 	}
 	l := languages[x.language]
-	if !l.shell() || r.insisting {
+	if !l.deaf || r.insisting {
 		return nil
 	}
-	r.insisting, k.unsure = true, true
-	ask := shellDone(x.count, l.control)
+	r.insisting, k.unsure = true, l.shell()
+	ask := ""
+	if l.shell() {
+		ask = shellDone(x.count, l.control)
+	}
 	x.contexts.running.Go(func() {
 		insist(r.over, func() error {
 			x.mu.Lock()

@@ -25,17 +25,20 @@ type language struct {
 	// control is the descriptor of the socket. A shell's is far from those that scripts use; not every shell knows two digits.
 	control int
 	env     map[string]string // where the user sets nothing else
+	// deaf says that an interrupt may be lost on the interpreter: on a shell or php that is about to fork, on node where it leaves or
+	// enters synchronous code. It is repeated then until the run is over.
+	deaf bool
 }
 
 var languages = map[string]language{
 	"python":     {driver: "python.py", flags: []string{"-u"}, control: 3, env: map[string]string{"MPLBACKEND": "Agg"}},
-	"javascript": {driver: "node.js", flags: []string{"--expose-internals", "--no-warnings"}, control: 3},
-	"typescript": {driver: "node.js", flags: []string{"--expose-internals", "--no-warnings"}, control: 3},
-	"php":        {driver: "php.php", flags: []string{"-d", "display_errors=stderr", "-d", "html_errors=0", "-d", "max_execution_time=0"}, control: 3},
+	"javascript": {driver: "node.js", flags: []string{"--expose-internals", "--no-warnings"}, control: 3, deaf: true},
+	"typescript": {driver: "node.js", flags: []string{"--expose-internals", "--no-warnings"}, control: 3, deaf: true},
+	"php":        {driver: "php.php", flags: []string{"-d", "display_errors=stderr", "-d", "html_errors=0", "-d", "max_execution_time=0"}, control: 3, deaf: true},
 	"ruby":       {driver: "ruby.rb", control: 3},
 	// Interactive, because only such a shell returns to its next command when it is interrupted, instead of ending.
-	"bash": {flags: []string{"--noprofile", "--norc", "--noediting", "-i", "+m", "+H"}, control: 63, env: map[string]string{"PS1": "", "PS2": ""}},
-	"sh":   {flags: []string{"-i"}, control: 9, env: map[string]string{"PS1": "", "PS2": ""}},
+	"bash": {flags: []string{"--noprofile", "--norc", "--noediting", "-i", "+m", "+H"}, control: 63, deaf: true, env: map[string]string{"PS1": "", "PS2": ""}},
+	"sh":   {flags: []string{"-i"}, control: 9, deaf: true, env: map[string]string{"PS1": "", "PS2": ""}},
 }
 
 // Languages that have contexts, where the sandbox has their interpreters.
