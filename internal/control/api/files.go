@@ -46,12 +46,10 @@ func fileOf(f *nodev1.FileInfo) file {
 		full = path.Join(path.Dir(full), name) // a node that knows the bytes of the name only
 	}
 	out := file{
-		Path: strings.ToValidUTF8(full, "\uFFFD"), Name: strings.ToValidUTF8(name, "\uFFFD"), Type: f.GetType(), Size: f.GetSize(),
+		Name: strings.ToValidUTF8(name, "\uFFFD"), Type: f.GetType(), Size: f.GetSize(),
 		Mode: modeText(f.GetMode()), UID: f.GetUid(), GID: f.GetGid(), User: f.GetUser(), ETag: quoted(f.GetEtag()),
 	}
-	if !utf8.ValidString(full) {
-		out.PathPercent = url.QueryEscape(full)
-	}
+	out.Path, out.PathPercent = shown(full)
 	if ns := f.GetModifiedUnixNs(); ns != 0 {
 		out.ModifiedAt = moment(time.Unix(0, ns))
 	}
@@ -61,6 +59,23 @@ func fileOf(f *nodev1.FileInfo) file {
 		out.Target = &target
 	}
 	return out
+}
+
+// shown is a path for an answer, and its percent-encoding where it is not UTF-8.
+func shown(full string) (text, percent string) {
+	if !utf8.ValidString(full) {
+		percent = url.QueryEscape(full)
+	}
+	return strings.ToValidUTF8(full, "\uFFFD"), percent
+}
+
+// shownPath is shown of a path as nodes say it.
+func shownPath(wire string) (text, percent string) {
+	full, ok := cay.ParseWirePath(wire)
+	if !ok {
+		full = wire
+	}
+	return shown(full)
 }
 
 func modeText(mode uint32) string {

@@ -60,6 +60,10 @@ func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	typed(t, "POST  ", box+"/files/move", useFiles, "move-file", a.moveFile)
 	typed(t, "POST  ", box+"/files/sign", useFiles, "sign-file", a.signFile)
 
+	typed(t, "POST  ", box+"/files/chmod", useFiles, "change-mode", a.changeMode)
+	typed(t, "POST  ", box+"/files/compose", useFiles, "compose-file", a.composeFile)
+	typed(t, "GET   ", box+"/files/search", useFiles, "search-files", a.searchFiles)
+	raw(t, "GET   ", box+"/files/watch", useFiles, "watch-files", a.watchFiles)
 	raw(t, "GET   ", box+"/archive", useFiles, "read-archive", a.readArchive)
 	raw(t, "PUT   ", box+"/archive", useFiles, "write-archive", a.writeArchive)
 

@@ -155,8 +155,10 @@ func pageOf[T any](items []T, next string) page[T] {
 const maxCursor = 4096
 
 // checkCursor refuses what no answer of ours held. What is inside, the list's owner knows.
-func checkCursor(s string) error {
-	ok := len(s) <= maxCursor
+func checkCursor(s string) error { return checkCursorWithin(s, maxCursor) }
+
+func checkCursorWithin(s string, most int) error {
+	ok := len(s) <= most
 	for _, c := range []byte(s) {
 		ok = ok && c > ' ' && c < 0x7f
 	}

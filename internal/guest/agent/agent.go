@@ -50,6 +50,7 @@ type Agent struct {
 	transfers  chan struct{} // a slot for each
 	ports      chan struct{} // a slot for each connection to a port
 	dialers    chan struct{} // a slot for each connection to the node that is being opened for a port
+	watches    chan struct{} // a slot for each
 	running    sync.WaitGroup
 	session    atomic.Pointer[session]
 
@@ -60,7 +61,7 @@ type Agent struct {
 
 // New makes an Agent. From now on it reaps all children of this process.
 func New(c Config) (*Agent, error) {
-	a := &Agent{config: c, generation: uint64(time.Now().UnixMilli()), transfers: make(chan struct{}, maxTransfers),
+	a := &Agent{config: c, generation: uint64(time.Now().UnixMilli()), transfers: make(chan struct{}, maxTransfers), watches: make(chan struct{}, maxWatches),
 		ports: make(chan struct{}, maxPorts), dialers: make(chan struct{}, portDialers), account: user.Sandbox}
 	processes, err := process.NewTable(process.Config{Users: c.Users, Groups: c.Groups, Notify: a.flush})
 	if err != nil {

@@ -19,6 +19,8 @@ import (
 const (
 	// maxTransfers bounds the transfers at a time; the next one waits for its turn.
 	maxTransfers = 32
+	// maxWatches bounds the watches at a time, which last and so do not count as transfers.
+	maxWatches = 64
 	// transferIdle ends a transfer whose other end neither sends nor takes anything.
 	transferIdle = 60 * time.Second
 	// runs is how many frames one system call reads or writes.
@@ -39,9 +41,13 @@ func (a *Agent) bulk(ctx context.Context, req *guestv1.Bulk) error {
 		a.running.Go(func() { a.dialPort(ctx, p, t.DialPort) })
 		return nil
 	}
+	slots := a.transfers
+	if req.GetWatch() != nil {
+		slots = a.watches
+	}
 	a.running.Go(func() {
-		a.transfers <- struct{}{}
-		defer func() { <-a.transfers }()
+		slots <- struct{}{}
+		defer func() { <-slots }()
 		dialing, cancel := context.WithTimeout(ctx, transferIdle)
 		defer cancel()
 		conn, err := a.dial(dialing, p)
@@ -59,6 +65,8 @@ func (a *Agent) bulk(ctx context.Context, req *guestv1.Bulk) error {
 			err = a.receive(patient, t.WriteFile)
 		case *guestv1.Bulk_ReadArchive:
 			err = a.sendArchive(patient, t.ReadArchive)
+		case *guestv1.Bulk_Watch:
+			err = a.watch(ctx, conn, t.Watch)
 		case *guestv1.Bulk_WriteArchive:
 			err = a.receiveArchive(patient, t.WriteArchive)
 		case *guestv1.Bulk_ReadReport:

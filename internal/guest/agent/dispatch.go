@@ -112,6 +112,13 @@ func (s *session) work(ctx context.Context, m *guestv1.ToAgent) {
 		opened(a.contexts.Interrupt(ask.InterruptContext.GetContextId()))
 	case *guestv1.ToAgent_RestartContext:
 		opened(a.contexts.Restart(ask.RestartContext.GetContextId()))
+	case *guestv1.ToAgent_Search:
+		found, err := a.files.Search(ask.Search)
+		s.answer(m.Id, &guestv1.ToNode{Message: &guestv1.ToNode_Search{Search: found}}, err)
+	case *guestv1.ToAgent_Chmod:
+		file(a.files.Chmod(ask.Chmod))
+	case *guestv1.ToAgent_Compose:
+		file(a.files.Compose(ask.Compose))
 	case *guestv1.ToAgent_Bulk:
 		s.answer(m.Id, nil, a.bulk(ctx, ask.Bulk))
 	default:

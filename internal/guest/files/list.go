@@ -3,8 +3,6 @@ package files
 import (
 	"container/heap"
 	"encoding/base64"
-	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -135,32 +133,36 @@ func isDirectory(file string) bool {
 	return unix.Lstat(file, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
-// smallest returns the n smallest names in dir that are larger than from, sorted. It holds no more than n names and one batch.
+// smallest is smallestAt of a directory's path.
 func smallest(dir, from string, n int) ([]string, error) {
-	d, err := os.OpenFile(dir+"/", unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
+	fd, err := openAt(unix.AT_FDCWD, dir+"/", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return nil, err
 	}
-	defer d.Close()
+	defer unix.Close(fd)
+	return smallestAt(fd, from, n)
+}
+
+// smallestAt returns the n smallest names in a directory that are larger than from, sorted. It holds no more than n names and one
+// batch.
+func smallestAt(dir int, from string, n int) ([]string, error) {
+	if _, err := unix.Seek(dir, 0, unix.SEEK_SET); err != nil {
+		return nil, err
+	}
 	var kept names
-	for {
-		batch, err := d.Readdirnames(1024)
-		for _, name := range batch {
-			switch {
-			case name <= from:
-			case len(kept) < n:
-				heap.Push(&kept, name)
-			case name < kept[0]:
-				kept[0] = name
-				heap.Fix(&kept, 0)
-			}
+	err := eachName(dir, func(name string) error {
+		switch {
+		case name <= from:
+		case len(kept) < n:
+			heap.Push(&kept, name)
+		case name < kept[0]:
+			kept[0] = name
+			heap.Fix(&kept, 0)
 		}
-		if err == io.EOF || err == nil && len(batch) == 0 {
-			break
-		}
-		if err != nil {
-			return nil, err
-		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
 	}
 	slices.Sort(kept)
 	return kept, nil

@@ -41,12 +41,16 @@ type transfer struct {
 // dialBulk asks the agent for a connection of its own, named by a token that is good once.
 func (s *Session) dialBulk(ctx context.Context, b *guestv1.Bulk) (*transfer, error) {
 	s.Touch()
+	slots := s.bulk
+	if b.GetWatch() != nil {
+		slots = s.watches
+	}
 	select {
-	case s.bulk <- struct{}{}:
+	case slots <- struct{}{}:
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	return s.openTransfer(ctx, b, s.bulk)
+	return s.openTransfer(ctx, b, slots)
 }
 
 // openTransfer is dialBulk for a caller that holds one of slots; it is given back when the transfer is closed, or was not opened.
@@ -98,7 +102,9 @@ func (t *transfer) close() {
 		t.cancel()
 		t.asking.Wait()
 		<-t.slots
-		t.s.Touch()
+		if t.slots != t.s.watches { // the end of a watch is nobody's activity
+			t.s.Touch()
+		}
 	})
 }
 

@@ -34,7 +34,11 @@ func (s *Session) call(ctx context.Context, m *guestv1.ToAgent, repeatable bool)
 
 // callAnswered is call with a function that sees the answer before anything that the agent sent later is looked at.
 func (s *Session) callAnswered(ctx context.Context, m *guestv1.ToAgent, repeatable bool, seen func(*guestv1.ToNode)) (*guestv1.ToNode, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timing.Answer)
+	return s.callWithin(ctx, s.timing.Answer, m, repeatable, seen)
+}
+
+func (s *Session) callWithin(ctx context.Context, patience time.Duration, m *guestv1.ToAgent, repeatable bool, seen func(*guestv1.ToNode)) (*guestv1.ToNode, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c, err := s.send(ctx, m, repeatable, seen)
 	if err != nil {

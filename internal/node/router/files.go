@@ -94,9 +94,42 @@ func (s *Session) Remove(ctx context.Context, r *guestv1.Remove) error {
 	return s.done(ctx, &guestv1.ToAgent{Message: &guestv1.ToAgent_Remove{Remove: r}}, false)
 }
 
-func (s *Session) file(ctx context.Context, m *guestv1.ToAgent, repeatable bool) (*guestv1.FileInfo, error) {
+// Chmod changes mode and owner.
+func (s *Session) Chmod(ctx context.Context, r *guestv1.Chmod) (*guestv1.FileInfo, error) {
+	return s.fileWithin(ctx, s.timing.Long, &guestv1.ToAgent{Message: &guestv1.ToAgent_Chmod{Chmod: r}}, true)
+}
+
+// Compose makes one file of several.
+func (s *Session) Compose(ctx context.Context, r *guestv1.Compose) (*guestv1.FileInfo, error) {
+	return s.fileWithin(ctx, s.timing.Long, &guestv1.ToAgent{Message: &guestv1.ToAgent_Compose{Compose: r}}, false)
+}
+
+// SearchFiles searches a tree, a page at a time.
+func (s *Session) SearchFiles(ctx context.Context, r *guestv1.Search) (*guestv1.SearchResult, error) {
 	s.Touch()
-	answer, err := s.call(ctx, m, repeatable)
+	answer, err := s.call(ctx, &guestv1.ToAgent{Message: &guestv1.ToAgent_Search{Search: r}}, true)
+	if err != nil {
+		return nil, err
+	}
+	found := answer.GetSearch()
+	if found == nil {
+		return nil, s.unexpected()
+	}
+	for _, m := range found.Items {
+		if m.GetFile() == nil {
+			return nil, s.unexpected()
+		}
+	}
+	return found, nil
+}
+
+func (s *Session) file(ctx context.Context, m *guestv1.ToAgent, repeatable bool) (*guestv1.FileInfo, error) {
+	return s.fileWithin(ctx, s.timing.Answer, m, repeatable)
+}
+
+func (s *Session) fileWithin(ctx context.Context, patience time.Duration, m *guestv1.ToAgent, repeatable bool) (*guestv1.FileInfo, error) {
+	s.Touch()
+	answer, err := s.callWithin(ctx, patience, m, repeatable, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -27,6 +27,7 @@ const (
 	maxRunning   = 4096      // processes
 	maxBulk      = 32        // transfers at a time
 	maxPorts     = 256       // connections to ports at a time
+	maxWatches   = 64        // of files, at a time
 	maxViolation = 3         // within a minute
 )
 
@@ -41,6 +42,7 @@ type Timing struct {
 	PingAnswer time.Duration // for the answer; 5 s
 	Connected  time.Duration // that a request waits for a connection; 5 s
 	Answer     time.Duration // that a request waits for its answer; 30 s
+	Long       time.Duration // the same for one whose work grows with the files; 10 min
 	Write      time.Duration // that an agent may take to read what it was sent; 10 s
 	HoldStall  time.Duration // without progress, after which a reader no longer holds its process; 60 s
 	Hangup     time.Duration // that a terminal waits for a reader; 60 s
@@ -60,7 +62,7 @@ func (t Timing) withDefaults() Timing {
 		{&t.Hello, 2 * time.Second}, {&t.Ping, 5 * time.Second}, {&t.PingAnswer, 5 * time.Second}, {&t.Connected, 5 * time.Second},
 		{&t.Answer, 30 * time.Second}, {&t.Write, 10 * time.Second}, {&t.HoldStall, time.Minute}, {&t.Hangup, time.Minute},
 		{&t.HangupKill, 5 * time.Second}, {&t.KillReport, 2 * time.Second}, {&t.Lost, 5 * time.Second},
-		{&t.LazyAck, 100 * time.Millisecond}, {&t.BulkIdle, time.Minute}, {&t.Commit, 10 * time.Minute},
+		{&t.LazyAck, 100 * time.Millisecond}, {&t.BulkIdle, time.Minute}, {&t.Long, 10 * time.Minute}, {&t.Commit, 10 * time.Minute},
 	} {
 		if *d.p <= 0 {
 			*d.p = d.d

@@ -24,8 +24,9 @@ type Session struct {
 	work   sync.WaitGroup
 	closed chan struct{} // no further work; readers end
 
-	bulk  chan struct{} // a token for each transfer under way
-	ports chan struct{} // a token for each connection to a port
+	bulk    chan struct{} // a token for each transfer under way
+	ports   chan struct{} // a token for each connection to a port
+	watches chan struct{} // a token for each watch
 
 	lastActive atomic.Int64 // Unix ms
 	foreground atomic.Int64
@@ -72,7 +73,7 @@ func New(cfg Config) *Session {
 	base := uint64(time.Now().UnixNano())
 	s := &Session{
 		cfg: cfg, timing: cfg.Timing.withDefaults(), closed: make(chan struct{}), connected: make(chan struct{}),
-		thawed: make(chan struct{}), bulk: make(chan struct{}, maxBulk), ports: make(chan struct{}, maxPorts), saves: make(chan struct{}, 1),
+		thawed: make(chan struct{}), bulk: make(chan struct{}, maxBulk), ports: make(chan struct{}, maxPorts), watches: make(chan struct{}, maxWatches), saves: make(chan struct{}, 1),
 		nextID: base, nextStream: base, adopting: true,
 		pending: map[uint64]*call{}, processes: map[cay.ID]*Process{}, streams: map[uint64]*Process{}, names: map[string]*Process{},
 		dirty: map[*Process]struct{}{}, lazy: map[*Process]struct{}{},

@@ -78,6 +78,26 @@ func (s service) Move(ctx context.Context, r *connect.Request[nodev1.MoveRequest
 	return fileAnswer(session.Move(ctx, &guestv1.Move{From: r.Msg.From, To: r.Msg.To, Overwrite: r.Msg.Overwrite, User: r.Msg.User}))
 }
 
+func (s service) Chmod(ctx context.Context, r *connect.Request[nodev1.ChmodRequest]) (*connect.Response[nodev1.FileInfo], error) {
+	session, err := s.w.use(r.Msg.SandboxId)
+	if err != nil {
+		return nil, noderpc.Encode(err)
+	}
+	return fileAnswer(session.Chmod(ctx, &guestv1.Chmod{
+		Path: r.Msg.Path, User: r.Msg.User, Mode: r.Msg.Mode, SetMode: r.Msg.SetMode, Owner: r.Msg.Owner, Recursive: r.Msg.Recursive,
+	}))
+}
+
+func (s service) Compose(ctx context.Context, r *connect.Request[nodev1.ComposeRequest]) (*connect.Response[nodev1.FileInfo], error) {
+	session, err := s.w.use(r.Msg.SandboxId)
+	if err != nil {
+		return nil, noderpc.Encode(err)
+	}
+	return fileAnswer(session.Compose(ctx, &guestv1.Compose{
+		Sources: r.Msg.Sources, Path: r.Msg.Path, User: r.Msg.User, Mode: r.Msg.Mode, SetMode: r.Msg.SetMode,
+	}))
+}
+
 func (s service) Remove(ctx context.Context, r *connect.Request[nodev1.RemoveRequest]) (*connect.Response[nodev1.RemoveResponse], error) {
 	session, err := s.w.use(r.Msg.SandboxId)
 	if err == nil {
