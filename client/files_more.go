@@ -89,11 +89,7 @@ type SignedURL struct {
 // UnmarshalJSON keeps the object as it came in Raw.
 func (u *SignedURL) UnmarshalJSON(data []byte) error {
 	type plain SignedURL
-	if err := json.Unmarshal(data, (*plain)(u)); err != nil {
-		return err
-	}
-	u.Raw = append(u.Raw[:0:0], data...)
-	return nil
+	return keeping(data, (*plain)(u), &u.Raw)
 }
 
 // Sign makes a URL for one file.
