@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	pathpkg "path"
 	"strconv"
 	"time"
 )
@@ -53,22 +52,15 @@ func (i *FileInfo) IsRegular() bool { return i.Type == "file" || i.Type == "regu
 // IsSymlink reports whether it is a symbolic link.
 func (i *FileInfo) IsSymlink() bool { return i.Type == "symlink" }
 
-// UnmarshalJSON reads the mode, an octal string, and a path that is no UTF-8 by its percent-encoding.
+// UnmarshalJSON reads the mode, an octal string.
 func (i *FileInfo) UnmarshalJSON(data []byte) error {
 	type plain FileInfo
 	doc := struct {
 		*plain
-		Mode        string `json:"mode"`
-		PathPercent string `json:"path_percent"`
+		Mode string `json:"mode"`
 	}{plain: (*plain)(i)}
 	if err := json.Unmarshal(data, &doc); err != nil {
 		return err
-	}
-	if doc.PathPercent != "" {
-		if err := unpercent(&i.Path, doc.PathPercent); err != nil {
-			return err
-		}
-		i.Name = pathpkg.Base(i.Path)
 	}
 	if doc.Mode != "" {
 		bits, err := strconv.ParseUint(doc.Mode, 8, 32)
@@ -78,19 +70,6 @@ func (i *FileInfo) UnmarshalJSON(data []byte) error {
 		i.Mode = modeOf(uint32(bits))
 	}
 	i.Raw = append(i.Raw[:0:0], data...)
-	return nil
-}
-
-// unpercent sets path to what the percent-encoding says, where there is one: JSON cannot hold a path that is no UTF-8.
-func unpercent(path *string, encoded string) error {
-	if encoded == "" {
-		return nil
-	}
-	raw, err := url.PathUnescape(encoded)
-	if err != nil {
-		return fmt.Errorf("path: %w", err)
-	}
-	*path = raw
 	return nil
 }
 

@@ -89,7 +89,11 @@ type SignedURL struct {
 // UnmarshalJSON keeps the object as it came in Raw.
 func (u *SignedURL) UnmarshalJSON(data []byte) error {
 	type plain SignedURL
-	return keeping(data, (*plain)(u), &u.Raw)
+	if err := json.Unmarshal(data, (*plain)(u)); err != nil {
+		return err
+	}
+	u.Raw = append(u.Raw[:0:0], data...)
+	return nil
 }
 
 // Sign makes a URL for one file.

@@ -3,7 +3,6 @@ package client
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,20 +28,6 @@ type Port struct {
 	URL       string    `json:"url"`
 	Token     string    `json:"token"` // "" when public; see [Port.Request]
 	CreatedAt time.Time `json:"created_at"`
-
-	Raw json.RawMessage `json:"-"` // the object as it came
-}
-
-// UnmarshalJSON keeps the object as it came in Raw.
-func (p *Port) UnmarshalJSON(data []byte) error {
-	type plain Port
-	return keeping(data, (*plain)(p), &p.Raw)
-}
-
-// MarshalJSON writes the object as it came.
-func (p Port) MarshalJSON() ([]byte, error) {
-	type plain Port
-	return orRaw(p.Raw, plain(p))
 }
 
 // TokenHeader carries a port's token.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/url"
 	pathpkg "path"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -75,30 +74,26 @@ func composeFile(w http.ResponseWriter, r *http.Request, t *tree) {
 	answer(w, 200, t.info(pathpkg.Clean(body.Path)))
 }
 
-// searchFiles answers pages of at most two, of which the first is empty, as if it had cost too much: clients must go on. Pattern is
-// of names alone.
+// searchFiles answers pages of at most two, so that clients must page. A pattern of "everything" gives up half way.
 func searchFiles(w http.ResponseWriter, r *http.Request, t *tree) {
 	q := r.URL.Query()
-	dir, pattern := pathpkg.Clean(q.Get("path")), q.Get("pattern")
-	contains, err := regexp.Compile(q.Get("contains"))
-	if err != nil {
-		problem(w, 400, "invalid_request", "contains: "+err.Error())
-		return
-	}
+	dir, pattern, contains := pathpkg.Clean(q.Get("path")), q.Get("pattern"), q.Get("contains")
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.get(w, dir) == nil {
 		return
 	}
+	truncated := pattern == "everything"
 	found := []map[string]any{}
 	for _, path := range slices.Sorted(maps.Keys(t.entries)) {
+		e := t.entries[path]
 		fits, _ := pathpkg.Match(pattern, pathpkg.Base(path))
-		if !strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/") || pattern != "" && !fits {
+		if !strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/") || pattern != "" && !fits && !truncated {
 			continue
 		}
 		info := t.info(path)
-		if q.Get("contains") != "" {
-			lines := matching(t.entries[path].Content, contains)
+		if contains != "" {
+			lines := linesWith(e.Content, contains)
 			if len(lines) == 0 {
 				continue
 			}
@@ -106,23 +101,19 @@ func searchFiles(w http.ResponseWriter, r *http.Request, t *tree) {
 		}
 		found = append(found, info)
 	}
-	if q.Get("cursor") == "" {
-		answer(w, 200, map[string]any{"items": []any{}, "next_cursor": "0", "truncated": true})
-		return
-	}
 	from, _ := strconv.Atoi(q.Get("cursor"))
 	to := min(len(found), from+2)
 	var next any
 	if to < len(found) {
 		next = fmt.Sprint(to)
 	}
-	answer(w, 200, map[string]any{"items": found[from:to], "next_cursor": next, "truncated": false})
+	answer(w, 200, map[string]any{"items": found[from:to], "next_cursor": next, "truncated": truncated})
 }
 
-func matching(content []byte, expression *regexp.Regexp) []map[string]any {
+func linesWith(content []byte, text string) []map[string]any {
 	var out []map[string]any
 	for i, line := range bytes.Split(content, []byte("\n")) {
-		if expression.Match(line) {
+		if bytes.Contains(line, []byte(text)) {
 			out = append(out, map[string]any{"number": i + 1, "text": string(line)})
 		}
 	}
@@ -146,8 +137,7 @@ type watcher struct {
 
 func (t *tree) tellLocked(c change) {
 	for w := range t.watchers {
-		below := strings.HasPrefix(c.Path, strings.TrimSuffix(w.dir, "/")+"/") && (w.recursive || pathpkg.Dir(c.Path) == w.dir)
-		if !below && (c.Path != w.dir || c.Type != "remove") {
+		if !strings.HasPrefix(c.Path, strings.TrimSuffix(w.dir, "/")+"/") || !w.recursive && pathpkg.Dir(c.Path) != w.dir {
 			continue
 		}
 		select {
@@ -205,9 +195,6 @@ func (s *Server) watchFiles(w http.ResponseWriter, r *http.Request, t *tree) {
 		select {
 		case c := <-watch.changes:
 			event("change", c)
-			if c.Path == dir { // what is watched is gone
-				return
-			}
 		case <-watch.overflow:
 			event("overflow", map[string]any{})
 		case <-cut:

@@ -67,6 +67,7 @@ func Server(ctx context.Context, c config.Config, fromUp bool, out, errOut io.Wr
 	}
 	defer listener.Close()
 	log := observe.Logger(errOut, c.LogLevel, c.LogFormat).With("process", "server")
+	observe.TakeStandardLog(log)
 	if err := forgoPrivileges(); err != nil {
 		log.Warn("the server could gain privileges by a setuid program", "error", err)
 	}

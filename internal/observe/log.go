@@ -4,6 +4,7 @@ package observe
 
 import (
 	"io"
+	"log"
 	"log/slog"
 )
 
@@ -18,4 +19,11 @@ func Logger(w io.Writer, level, format string) *slog.Logger {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// TakeStandardLog makes what libraries say by package log entries of the level debug. net/http tells there, in its own words, what
+// servers inside sandboxes did wrong: as often as they like.
+func TakeStandardLog(l *slog.Logger) {
+	log.SetFlags(0)
+	log.SetOutput(slog.NewLogLogger(l.Handler(), slog.LevelDebug).Writer())
 }

@@ -10,9 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -83,7 +85,9 @@ type Ports struct {
 
 	mu       sync.Mutex
 	rows     map[key]remembered            // guarded by mu
+	epoch    uint64                        // guarded by mu; raised by every change, so that a look-up from before it is not remembered after it
 	open     map[string]map[*conn]struct{} // guarded by mu; connections of either side by pool, to be cut
+	calls    map[string]map[*call]struct{} // guarded by mu; requests under way by pool, to be cut
 	underWay map[cay.ID]int                // guarded by mu; requests
 	total    int                           // guarded by mu; the sum of underWay
 	closed   bool                          // guarded by mu
@@ -111,7 +115,7 @@ func New(cfg Config, store Store, sandboxes Sandboxes, nodes Nodes, tokens Token
 	}
 	p := &Ports{
 		cfg: cfg, host: strings.ToLower(host), store: store, sandboxes: sandboxes, nodes: nodes, tokens: tokens,
-		rows: map[key]remembered{}, open: map[string]map[*conn]struct{}{}, underWay: map[cay.ID]int{},
+		rows: map[key]remembered{}, open: map[string]map[*conn]struct{}{}, calls: map[string]map[*call]struct{}{}, underWay: map[cay.ID]int{},
 	}
 	p.transport = p.newTransport()
 	p.proxy = p.newProxy()
@@ -166,8 +170,12 @@ func (p *Ports) Remove(ctx context.Context, project, sandbox cay.ID, number int)
 		return err
 	}
 	p.forget(key{sandbox, number})
-	p.cut(byHost.pool(key{sandbox, number}))
+	p.cut(byHost.pool(key{sandbox, number}), notExposed(number))
 	return nil
+}
+
+func notExposed(number int) error {
+	return cay.Errorf(cay.NotFound, "the sandbox has no port %d that is exposed", number)
 }
 
 // lives refuses sandboxes that are not the project's or have ended. One that is paused stays so.
@@ -198,6 +206,7 @@ func (p *Ports) row(ctx context.Context, k key) (cay.Port, error) {
 	now := time.Now()
 	p.mu.Lock()
 	r, ok := p.rows[k]
+	epoch := p.epoch
 	p.mu.Unlock()
 	if ok && now.Before(r.until) {
 		return r.row, nil
@@ -208,6 +217,9 @@ func (p *Ports) row(ctx context.Context, k key) (cay.Port, error) {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.epoch != epoch {
+		return row, nil
+	}
 	if len(p.rows) >= maxRows {
 		for old := range p.rows { // any one will do: what is in use comes back
 			delete(p.rows, old)
@@ -221,6 +233,7 @@ func (p *Ports) row(ctx context.Context, k key) (cay.Port, error) {
 func (p *Ports) forget(k key) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.epoch++
 	delete(p.rows, k)
 }
 
@@ -262,6 +275,31 @@ func (p *Ports) enter(sandbox cay.ID) (leave func(), err error) {
 	}, nil
 }
 
+// call is a request under way that can be cut.
+type call struct{ cancel context.CancelCauseFunc }
+
+// cuttable is a context that ends with an error of the reason not_found when the pool is cut. Connections alone would not do: for some
+// requests the transport opens another one. It counts from before the port is looked up, so that no request slips past a cut.
+func (p *Ports) cuttable(ctx context.Context, pool string) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	c := &call{cancel}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.calls[pool] == nil {
+		p.calls[pool] = map[*call]struct{}{}
+	}
+	p.calls[pool][c] = struct{}{}
+	return ctx, func() {
+		cancel(nil)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		delete(p.calls[pool], c)
+		if len(p.calls[pool]) == 0 {
+			delete(p.calls, pool)
+		}
+	}
+}
+
 // drain is how long requests that are under way may take once Close is called. Streams end then.
 const drain = time.Second
 
@@ -283,13 +321,10 @@ func (p *Ports) Close(ctx context.Context) error {
 	case <-ctx.Done():
 	}
 	p.mu.Lock()
-	pools := make([]string, 0, len(p.open))
-	for pool := range p.open {
-		pools = append(pools, pool)
-	}
+	pools := slices.Concat(slices.Collect(maps.Keys(p.open)), slices.Collect(maps.Keys(p.calls)))
 	p.mu.Unlock()
 	for _, pool := range pools {
-		p.cut(pool)
+		p.cut(pool, cay.Errorf(cay.Unavailable, "the server is restarting; try again").After(time.Second))
 	}
 	p.transport.CloseIdleConnections()
 	select {
@@ -300,14 +335,14 @@ func (p *Ports) Close(ctx context.Context) error {
 	}
 }
 
-// cut closes every connection of a pool, on both sides of the proxy.
-func (p *Ports) cut(pool string) {
+// cut ends every request of a pool for the cause, and closes every connection of it, on both sides of the proxy.
+func (p *Ports) cut(pool string, cause error) {
 	p.mu.Lock()
-	conns := make([]*conn, 0, len(p.open[pool]))
-	for c := range p.open[pool] {
-		conns = append(conns, c)
-	}
+	calls, conns := slices.Collect(maps.Keys(p.calls[pool])), slices.Collect(maps.Keys(p.open[pool]))
 	p.mu.Unlock()
+	for _, c := range calls {
+		c.cancel(cause)
+	}
 	for _, c := range conns {
 		_ = c.Close()
 	}

@@ -3,6 +3,7 @@ package ports
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -83,8 +84,10 @@ func (p *Ports) newProxy() *httputil.ReverseProxy {
 		BufferPool:    &proxyBuffers{sync.Pool{New: func() any { return new([32 << 10]byte) }}},
 		ErrorLog:      slog.NewLogLogger(p.cfg.Log.Handler(), slog.LevelDebug),
 		ModifyResponse: func(res *http.Response) error {
-			t := targetOf(res.Request.Context())
-			t.form.scrub(res.Header)
+			if res.StatusCode < 100 {
+				return fmt.Errorf("an answer of the status %03d", res.StatusCode) // which net/http panics at
+			}
+			targetOf(res.Request.Context()).form.scrub(res.Header)
 			return nil
 		},
 		ErrorHandler: func(_ http.ResponseWriter, r *http.Request, err error) { targetOf(r.Context()).failed = err },
@@ -106,13 +109,16 @@ func (p *Ports) forward(w http.ResponseWriter, r *http.Request, project cay.ID, 
 	a := &answer{ResponseWriter: w, p: p, t: t, base: w.Header().Clone()}
 	defer a.finish()
 	p.proxy.ServeHTTP(a, r.WithContext(context.WithValue(r.Context(), targetKey{}, t)))
-	return failure(t)
+	return failure(r.Context(), t)
 }
 
 // failure is what the client is told when the server inside gave no usable answer.
-func failure(t *target) error {
+func failure(ctx context.Context, t *target) error {
 	err := t.failed
 	var own *cay.Error
+	if err != nil && errors.As(context.Cause(ctx), &own) { // the port was cut
+		return own
+	}
 	switch {
 	case err == nil:
 		return nil

@@ -31,9 +31,12 @@ func (p *Ports) ServeHost(w http.ResponseWriter, r *http.Request) error {
 	if !ok || r.Method == http.MethodConnect {
 		return cay.Errorf(cay.NotFound, "there is no port of a sandbox at this host name")
 	}
-	row, err := p.row(r.Context(), k)
+	ctx, release := p.cuttable(r.Context(), byHost.pool(k))
+	defer release()
+	r = r.WithContext(ctx)
+	row, err := p.row(ctx, k)
 	if cay.ReasonOf(err) == cay.NotFound {
-		return cay.Errorf(cay.NotFound, "the sandbox has no port %d that is exposed", k.port)
+		return notExposed(k.port)
 	}
 	if err != nil {
 		return err
@@ -123,5 +126,7 @@ func (p *Ports) ServePath(w http.ResponseWriter, r *http.Request, project, sandb
 	if r.TLS != nil {
 		scheme = "https"
 	}
-	return p.forward(w, r, project, &target{key: k, form: byPath, host: "localhost:" + strconv.Itoa(number), scheme: scheme, path: rest})
+	ctx, release := p.cuttable(r.Context(), byPath.pool(k))
+	defer release()
+	return p.forward(w, r.WithContext(ctx), project, &target{key: k, form: byPath, host: "localhost:" + strconv.Itoa(number), scheme: scheme, path: rest})
 }
