@@ -200,14 +200,16 @@ export class FakeServer {
 /** Lets so many bytes of an answer's body through, then cuts the connection. */
 function cut(res: ServerResponse, after: number): void {
   let left = after;
+  let over = false;
   const write = res.write.bind(res) as (chunk: Uint8Array) => boolean;
   const through = (chunk: unknown): boolean => {
+    if (over) return true;
     const data = Buffer.from(chunk as string);
     const some = data.subarray(0, left);
     left -= some.length;
     if (left > 0) return write(some);
     (write as (chunk: Uint8Array, done: () => void) => boolean)(some, () => res.socket?.destroy());
-    left = Infinity;
+    over = true;
     return true;
   };
   res.write = through as typeof res.write;
