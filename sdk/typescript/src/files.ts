@@ -3,6 +3,8 @@ import { gunzipIfNeeded, gzip } from "./archive/gzip.js";
 import { createTar, readTar } from "./archive/tar.js";
 import { type Content, pieces, streamOf } from "./bytes.js";
 import { type Client, brokenBody, read } from "./client.js";
+import type * as model from "./generated/model.js";
+import type * as wire from "./generated/wire.js";
 import { List, pageOf } from "./list.js";
 import { defined } from "./names.js";
 import type { Abortable, FileEntry } from "./types.js";
@@ -48,20 +50,11 @@ export interface SearchOptions extends FileOptions {
 
 export type SearchHit = FileEntry & { lines?: { number: number; text: string }[] };
 
-export interface SignedUrl {
-  url: string;
-  method: "GET" | "PUT";
-  path: string;
-  expiresAt: string;
-  maxBytes: number | null;
-}
+/** A URL that needs no key, and until when it is good. */
+export type SignedUrl = model.SignedFile;
 
-export interface ArchiveReport {
-  files: number;
-  directories: number;
-  bytes: number;
-  skipped: number;
-}
+/** What an upload unpacked; devices, FIFOs and sockets are skipped. */
+export type ArchiveReport = model.ArchiveAnswer;
 
 /** The files of a sandbox. */
 export class Files {
@@ -184,7 +177,7 @@ export class Files {
 
   /** A URL that reads or writes one file without a key, for a time. */
   sign(method: "GET" | "PUT", path: string, options: FileOptions & { ttlSeconds?: number; maxBytes?: number } = {}): Promise<SignedUrl> {
-    const fields = defined({ method, path, user: options.user, ttl_seconds: options.ttlSeconds, max_bytes: options.maxBytes });
+    const fields = defined<wire.SignRequest>({ method, path, user: options.user, ttl_seconds: options.ttlSeconds, max_bytes: options.maxBytes });
     return this.#client.json({ method: "POST", path: `${this.#sandbox}/files/sign`, json: fields, signal: options.signal, idempotent: true });
   }
 

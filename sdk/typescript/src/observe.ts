@@ -1,6 +1,7 @@
 import { delay } from "./abort.js";
 import { type Client } from "./client.js";
 import { CaySandboxError } from "./errors.js";
+import type * as model from "./generated/model.js";
 import { List, pageOf } from "./list.js";
 import { camelize } from "./names.js";
 import { backoff, retryDelay } from "./retry.js";
@@ -8,17 +9,7 @@ import { errorEvent, eventObject, openEvents } from "./sse.js";
 import type { Abortable } from "./types.js";
 
 /** What a sandbox used at one moment. */
-export interface MetricsSample {
-  at: string;
-  cpuCores: number;
-  cpuSeconds: number;
-  memoryMb: number;
-  peakMemoryMb: number;
-  diskMb: number;
-  pids: number;
-  networkRxBytes: number;
-  networkTxBytes: number;
-}
+export type MetricsSample = model.Sample;
 
 export interface Metrics {
   items: MetricsSample[];
@@ -34,22 +25,10 @@ export interface MetricsOptions extends Abortable {
 }
 
 /** Something that happened to a sandbox: lifecycle, oom, denied egress. */
-export interface SandboxEvent {
-  id: string;
-  sandboxId: string;
-  type: string;
-  at: string;
-  data: Record<string, unknown>;
-}
+export type SandboxEvent = model.SandboxEvent;
 
 /** What boot, the agent or the installation of packages said. */
-export interface LogEntry {
-  id: string;
-  at: string;
-  source: "boot" | "agent" | "packages" | (string & {});
-  level: string;
-  message: string;
-}
+export type LogEntry = model.LogEntry;
 
 /** Older entries are no longer kept: what follows does not begin where it was asked to. */
 export interface Reset {

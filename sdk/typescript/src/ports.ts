@@ -1,17 +1,12 @@
 import { type Client, type RequestOptions } from "./client.js";
 import type { Content } from "./bytes.js";
+import type * as model from "./generated/model.js";
+import type * as wire from "./generated/wire.js";
 import { List, pageOf } from "./list.js";
 import type { Abortable } from "./types.js";
 
 /** A port of the sandbox that has a URL. */
-export interface ExposedPort {
-  port: number;
-  public: boolean;
-  url: string;
-  /** To be sent as header Cay-Port-Token, or as ?cay_port_token=; null when the port is public. */
-  token: string | null;
-  createdAt: string;
-}
+export type ExposedPort = model.ExposedPort;
 
 export interface PortRequest extends Abortable {
   method?: string;
@@ -33,7 +28,7 @@ export class Ports {
   /** Gives a port a URL, or changes whether it is public. */
   expose(port: number, options: Abortable & { public?: boolean } = {}): Promise<ExposedPort> {
     return this.#client.json({
-      method: "POST", path: `${this.#sandbox}/ports`, json: { port, public: options.public ?? false }, signal: options.signal, idempotent: true,
+      method: "POST", path: `${this.#sandbox}/ports`, json: { port, public: options.public ?? false } satisfies wire.ExposeRequest, signal: options.signal, idempotent: true,
     });
   }
 

@@ -2,9 +2,11 @@ import { type Content, fromBase64 } from "./bytes.js";
 import type { Client } from "./client.js";
 import { CaySandboxError } from "./errors.js";
 import { type Command, execRequest, follow } from "./exec.js";
+import type * as model from "./generated/model.js";
+import type * as wire from "./generated/wire.js";
 import { List, pageOf } from "./list.js";
 import { defined } from "./names.js";
-import type { Abortable, ExecEvent, ExecOptions, Gap, ProcessInfo } from "./types.js";
+import type { Abortable, ExecEvent, ExecOptions, ProcessInfo } from "./types.js";
 
 export interface StartOptions extends Omit<ExecOptions, "killOnDisconnect"> {
   /** Another way to name it while it runs. */
@@ -27,20 +29,12 @@ export interface LogsOptions extends Abortable {
 }
 
 /** A page of a process's output. `nextOffset` equals `size` once all of it so far was read. */
-export interface ProcessLogs {
-  processId: string;
-  offset: number;
-  nextOffset: number;
-  size: number;
+export type ProcessLogs = Omit<model.ProcessLogs, "stdout" | "stderr" | "stdoutBase64" | "stderrBase64"> & {
   stdout: string;
   stderr: string;
   stdoutBytes?: Uint8Array;
   stderrBytes?: Uint8Array;
-  gaps: (Gap & { stream: "stdout" | "stderr" })[];
-  lossy: { stdout: boolean; stderr: boolean };
-  status: ProcessInfo["status"];
-  exitCode: number | null;
-}
+};
 
 /** What identifies a process: prc_…, a pid, a name, or what {@link Processes.start} answered. */
 export type ProcessRef = string | number | { id: string | null; pid: number };
@@ -65,7 +59,7 @@ export class Processes {
       path: `${this.#sandbox}/processes`,
       json: {
         ...execRequest(command, options),
-        ...defined({ name: options.name, tty: options.tty, cols: options.cols, rows: options.rows, stdin_open: options.stdinOpen }),
+        ...defined<Partial<wire.ProcessRequest>>({ name: options.name, tty: options.tty, cols: options.cols, rows: options.rows, stdin_open: options.stdinOpen }),
       },
       signal: options.signal,
       idempotent: true,
@@ -93,7 +87,6 @@ export class Processes {
       signal: options.signal,
     });
     const { stdoutBase64, stderrBase64, ...logs } = page;
-    logs.gaps ??= [];
     if (stdoutBase64 === undefined && stderrBase64 === undefined) return logs;
     const stdoutBytes = fromBase64(stdoutBase64 ?? "");
     const stderrBytes = fromBase64(stderrBase64 ?? "");

@@ -7,7 +7,7 @@ export type Runtime = model.Runtime;
 export type FileEntry = model.File;
 export type Ticket = model.Ticket;
 export type Gap = model.Gap;
-export type ProcessInfo = model.Process & { tty?: boolean; detail?: string };
+export type ProcessInfo = model.Process;
 export type SandboxStatus = SandboxInfo["status"];
 
 /** Which hosts a sandbox may reach: what it may, or with what it may not. */

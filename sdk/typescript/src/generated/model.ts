@@ -137,6 +137,29 @@ export interface Exit {
   truncated: PerStream;
 }
 
+export interface ExposeRequest {
+  port: number;
+  /** Ask for no token: whoever knows the URL may use it */
+  public?: boolean;
+}
+
+export interface ExposedPort {
+  /** RFC 3339, UTC, milliseconds */
+  createdAt: string | null;
+  port: number;
+  public: boolean;
+  /** As the header Cay-Port-Token, or behind ?cay_port_token=; null when public */
+  token: string | null;
+  /** A host of its own, for HTTP and WebSocket */
+  url: string;
+}
+
+export interface ExposedPortList {
+  items: ExposedPort[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
+}
+
 export interface Failure {
   detail: string;
   reason: string;
@@ -194,6 +217,23 @@ export interface Limits {
   maxPids: number;
   maxSandboxes: number;
   maxTtlSeconds: number;
+}
+
+export interface LogEntry {
+  /** RFC 3339, UTC, milliseconds */
+  at: string | null;
+  /** Digits; grows with every entry */
+  id: string;
+  level: "debug" | "info" | "warn" | "error" | (string & {});
+  message: string;
+  /** boot, agent, packages; further ones may come */
+  source: string;
+}
+
+export interface LogEntryList {
+  items: LogEntry[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
 }
 
 export interface LogGap {
@@ -358,6 +398,28 @@ export interface RuntimeList {
   items: Runtime[];
   /** Give it as cursor for what follows; null at the end */
   nextCursor: string | null;
+}
+
+export interface Sample {
+  /** RFC 3339, UTC, milliseconds */
+  at: string | null;
+  /** Used, on average since the sample before */
+  cpuCores: number;
+  /** Used since the start */
+  cpuSeconds: number;
+  diskMb: number;
+  memoryMb: number;
+  networkRxBytes: number;
+  networkTxBytes: number;
+  /** At most so far */
+  peakMemoryMb: number;
+  pids: number;
+}
+
+export interface SampleList {
+  /** Between samples as they are taken; those of a long span are further apart */
+  intervalSeconds: number;
+  items: Sample[];
 }
 
 export interface Sandbox {

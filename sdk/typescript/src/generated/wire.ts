@@ -137,6 +137,29 @@ export interface Exit {
   truncated: PerStream;
 }
 
+export interface ExposeRequest {
+  port: number;
+  /** Ask for no token: whoever knows the URL may use it */
+  public?: boolean;
+}
+
+export interface ExposedPort {
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string | null;
+  port: number;
+  public: boolean;
+  /** As the header Cay-Port-Token, or behind ?cay_port_token=; null when public */
+  token: string | null;
+  /** A host of its own, for HTTP and WebSocket */
+  url: string;
+}
+
+export interface ExposedPortList {
+  items: ExposedPort[];
+  /** Give it as cursor for what follows; null at the end */
+  next_cursor: string | null;
+}
+
 export interface Failure {
   detail: string;
   reason: string;
@@ -194,6 +217,23 @@ export interface Limits {
   max_pids: number;
   max_sandboxes: number;
   max_ttl_seconds: number;
+}
+
+export interface LogEntry {
+  /** RFC 3339, UTC, milliseconds */
+  at: string | null;
+  /** Digits; grows with every entry */
+  id: string;
+  level: "debug" | "info" | "warn" | "error";
+  message: string;
+  /** boot, agent, packages; further ones may come */
+  source: string;
+}
+
+export interface LogEntryList {
+  items: LogEntry[];
+  /** Give it as cursor for what follows; null at the end */
+  next_cursor: string | null;
 }
 
 export interface LogGap {
@@ -358,6 +398,28 @@ export interface RuntimeList {
   items: Runtime[];
   /** Give it as cursor for what follows; null at the end */
   next_cursor: string | null;
+}
+
+export interface Sample {
+  /** RFC 3339, UTC, milliseconds */
+  at: string | null;
+  /** Used, on average since the sample before */
+  cpu_cores: number;
+  /** Used since the start */
+  cpu_seconds: number;
+  disk_mb: number;
+  memory_mb: number;
+  network_rx_bytes: number;
+  network_tx_bytes: number;
+  /** At most so far */
+  peak_memory_mb: number;
+  pids: number;
+}
+
+export interface SampleList {
+  /** Between samples as they are taken; those of a long span are further apart */
+  interval_seconds: number;
+  items: Sample[];
 }
 
 export interface Sandbox {

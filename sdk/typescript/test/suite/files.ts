@@ -140,7 +140,7 @@ export function filesTests(shared: Shared): void {
       const { files } = shared.sandbox;
       await files.write("/workspace/signed", "for you");
       const { url, expiresAt } = await files.sign("GET", "/workspace/signed", { ttlSeconds: 60 });
-      assert.ok(Date.parse(expiresAt) > Date.now());
+      assert.ok(Date.parse(expiresAt ?? "") > Date.now());
       assert.equal(await (await fetch(url)).text(), "for you");
     });
   });
