@@ -9,6 +9,24 @@ export interface ArchiveAnswer {
   skipped: number;
 }
 
+export interface ChmodRequest {
+  /** Octal */
+  mode?: string | null;
+  path: string;
+  /** With all that is below; symlinks there stay as they are */
+  recursive?: boolean;
+  /** Whose the file becomes, with its group: a name or uid[:gid]. In the query, user is whose access counts */
+  user?: string | null;
+}
+
+export interface ComposeRequest {
+  /** Octal; default: that of the file it replaces, else 0644 */
+  mode?: string | null;
+  path: string;
+  /** Absolute paths of files, in their order; removed once the file is there */
+  sources: string[];
+}
+
 export interface CreateMS {
   boot: number;
   queue: number;
@@ -184,6 +202,16 @@ export interface File {
   user: string;
 }
 
+export interface FileChange {
+  path: string;
+  /** Only where the path is not UTF-8, as of a file */
+  pathPercent?: string;
+  /** Of a rename: what it is called now */
+  to?: string;
+  toPercent?: string;
+  type: "create" | "write" | "remove" | "rename" | "chmod" | (string & {});
+}
+
 export interface FileList {
   items: File[];
   /** Give it as cursor for what follows; null at the end */
@@ -241,6 +269,34 @@ export interface LogGap {
   /** Counting stdout and stderr together */
   offset: number;
   stream: "stdout" | "stderr" | (string & {});
+}
+
+export interface Match {
+  etag?: string;
+  gid: number;
+  /** The first lines that match, with contains */
+  lines?: MatchLine[];
+  /** Octal */
+  mode: string;
+  /** RFC 3339, UTC, milliseconds */
+  modifiedAt: string | null;
+  name: string;
+  path: string;
+  /** Only where the path is not UTF-8: its percent-encoding, to be put behind ?path= as it is */
+  pathPercent?: string;
+  size: number;
+  /** Of a symlink */
+  target: string | null;
+  type: "file" | "directory" | "symlink" | "fifo" | "socket" | "device" | (string & {});
+  uid: number;
+  user: string;
+}
+
+export interface MatchLine {
+  /** From 1 on */
+  number: number;
+  /** At most 512 bytes of the line */
+  text: string;
 }
 
 export interface MkdirRequest {
@@ -541,6 +597,14 @@ export interface SandboxUpdate {
   onTimeout?: "terminate" | "pause" | (string & {}) | null;
 }
 
+export interface SearchPage {
+  items: Match[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
+  /** The search used up the work that one request may cost; it goes on with next_cursor */
+  truncated: boolean;
+}
+
 export interface SignRequest {
   /** PUT only: a larger body is 413 and nothing is written */
   maxBytes?: number | null;
@@ -605,4 +669,10 @@ export interface Usage {
   egressBytes: number;
   memoryMbSeconds: number;
   peakMemoryMb: number;
+}
+
+export type WatchOverflow = { [key: string]: unknown };
+
+export interface WatchReady {
+  path: string;
 }
