@@ -89,8 +89,6 @@ func TestAutoResumeIsUpToTheSandbox(t *testing.T) {
 	t.Parallel()
 	uses := map[string]func(sb *testkit.Sandbox) testkit.Response{
 		"an exec": func(sb *testkit.Sandbox) testkit.Response { return sb.Call("POST", "/exec", fields{"command": "true"}) },
-			return sb.Call("POST", "/code", fields{"code": "true", "language": "sh"})
-		},
 		"a process": func(sb *testkit.Sandbox) testkit.Response {
 			return sb.Call("POST", "/processes", fields{"command": "true"})
 		},
