@@ -37,12 +37,13 @@ func main() {
 }
 
 func run(socket, groups, scratch string, sandbox bool) error {
-	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	journal := agent.NewJournal(slog.NewTextHandler(os.Stderr, nil))
+	log := slog.New(journal)
 	if err := agent.Harden(); err != nil {
 		return err
 	}
 	config := agent.Config{
-		Socket: socket, Version: version, Users: user.Open(passwd, group), Sandbox: sandbox, Scratch: scratch, Log: log,
+		Socket: socket, Version: version, Users: user.Open(passwd, group), Sandbox: sandbox, Scratch: scratch, Log: journal,
 	}
 	if sandbox {
 		if err := agent.PrepareRoot(passwd, group); err != nil {

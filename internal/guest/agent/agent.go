@@ -37,7 +37,7 @@ type Config struct {
 	Groups  *cgroup.Tree // nil: no control groups
 	Sandbox bool         // this process is PID 1 of a sandbox, whose host name and limits are its own to set
 	Scratch string       // a directory of the agent's own for programs; made when needed
-	Log     *slog.Logger
+	Log     *Journal
 }
 
 // Agent serves one sandbox.
@@ -45,6 +45,7 @@ type Agent struct {
 	config     Config
 	generation uint64
 	processes  *process.Table
+	log        *slog.Logger
 	contexts   *interpreter.Contexts
 	files      *files.Files
 	transfers  chan struct{} // a slot for each
@@ -69,7 +70,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.processes = processes
 	a.contexts = interpreter.New(interpreter.Config{
-		Processes: processes, Scratch: c.Scratch, Roots: []string{"/workspace", "/output"}, Notable: a.config.Log.Warn,
+		Processes: processes, Scratch: c.Scratch, Roots: []string{"/workspace", "/output"}, Notable: a.log.Warn,
 	})
 	a.files = files.New(c.Users, a.user)
 	return a, nil
@@ -92,6 +93,16 @@ func (a *Agent) Run(ctx context.Context) error {
 	defer a.processes.Close()
 	defer a.contexts.Close()
 	defer a.running.Wait()
+	a.running.Go(func() {
+		for {
+			select {
+			case <-a.config.Log.said.wake:
+				a.flush()
+			case <-ctx.Done():
+				return
+			}
+		}
+	})
 	delay := firstRedial
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -103,7 +114,7 @@ func (a *Agent) Run(ctx context.Context) error {
 			break
 		}
 		if errors.Is(err, wire.ErrFrame) {
-			a.config.Log.Warn("the node broke the protocol", "error", err)
+			a.log.Warn("the node broke the protocol", "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -52,7 +52,7 @@ func (a *Agent) bulk(ctx context.Context, req *guestv1.Bulk) error {
 		defer cancel()
 		conn, err := a.dial(dialing, p)
 		if err != nil {
-			a.config.Log.Warn("no connection for a transfer", "error", err)
+			a.log.Warn("no connection for a transfer", "error", err)
 			return
 		}
 		defer conn.Close()
@@ -75,7 +75,7 @@ func (a *Agent) bulk(ctx context.Context, req *guestv1.Bulk) error {
 			err = sendHeader(patient, nil, cay.Errorf(cay.NotImplemented, "this agent does not know the transfer"))
 		}
 		if err != nil {
-			a.config.Log.Debug("a transfer ended early", "error", err)
+			a.log.Debug("a transfer ended early", "error", err)
 		}
 	})
 	return nil

@@ -68,6 +68,7 @@ type node struct {
 
 	mu      sync.Mutex
 	conn    *net.UnixConn // guarded by mu, also for writing
+	logs    []*guestv1.Log
 	calls   map[uint64]chan *guestv1.ToNode
 	procs   map[uint64]*proc
 	bulk    map[[wire.TokenLen]byte]chan *net.UnixConn
@@ -345,6 +346,10 @@ func (n *node) message(m *guestv1.ToNode) {
 			p.changed.Broadcast()
 			p.mu.Unlock()
 		}
+	case *guestv1.ToNode_Log:
+		n.mu.Lock()
+		n.logs = append(n.logs, say.Log)
+		n.mu.Unlock()
 	default:
 		n.mu.Lock()
 		reply := n.calls[m.ReplyTo]

@@ -37,7 +37,7 @@ func (a *Agent) dialPort(ctx context.Context, p wire.Preamble, req *guestv1.Dial
 	defer func() { <-a.ports }()
 	node, err := a.dialNode(ctx, p)
 	if err != nil {
-		a.config.Log.Warn("no connection for a port", "error", err)
+		a.log.Warn("no connection for a port", "error", err)
 		return
 	}
 	defer node.Close()

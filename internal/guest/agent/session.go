@@ -179,6 +179,7 @@ func (s *session) pump() {
 		s.mu.Unlock()
 
 		if !closed {
+			s.buf = s.agent.config.Log.said.appendPending(s.buf)
 			s.buf = s.agent.processes.AppendPending(s.buf, batch)
 		}
 		if closed || len(s.buf) == 0 {

@@ -43,8 +43,10 @@ type walker struct {
 }
 
 // look scans the files below roots, which are absolute. What is mounted below a root is not looked at, nor are caches.
-func look(roots []string) scan {
-	w := walker{left: maxEntries}
+func look(roots []string) scan { return lookAtMost(roots, maxEntries) }
+
+func lookAtMost(roots []string, entries int) scan {
+	w := walker{left: entries}
 	for _, root := range outermost(roots) {
 		fd, err := unix.Open(root, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 		if err != nil {

@@ -48,7 +48,7 @@ type message struct {
 	size int
 }
 
-var mimeType = regexp.MustCompile(`^[a-zA-Z0-9!#$&^_.+-]{1,63}/[a-zA-Z0-9!#$&^_.+-]{1,63}$`)
+var mimeType = regexp.MustCompile(`^[a-zA-Z0-9][a-zA-Z0-9!#$&^_.+-]{0,62}/[a-zA-Z0-9][a-zA-Z0-9!#$&^_.+-]{0,62}$`)
 
 func newControlReader(r io.Reader) *bufio.Reader { return bufio.NewReaderSize(r, 4096) }
 
