@@ -107,12 +107,13 @@ func TestTargetsAreJudgedByTheMedians(t *testing.T) {
 		group("stream", map[string]float64{cayWebSocket: 60, runscExec: 110}),
 		group("code", map[string]float64{codeInContext: 9, peer.NativeName: 12}),
 		group("code-first", map[string]float64{firstCode: 140, firstExec: 100}),
+		group("pause", map[string]float64{cayPause: 20, cayResume: 9}),
 		group("idle", map[string]float64{idleCay: 50}),
 		group(flatGrowth, map[string]float64{"node": 65}),
 	}}
 	want := map[string]harness.Verdict{
 		execPromise: harness.Met, overRunsc: harness.Met, overDocker: harness.NotMet, bootPromise: harness.NotMet, streamPromise: harness.Met, idlePromise: harness.Met,
-		codePromise: harness.Met, firstPromise: harness.NotMet,
+		resumePromise: harness.Met, codePromise: harness.Met, firstPromise: harness.NotMet,
 		growthPromised + "node": harness.NotMet,
 	}
 	got := targets(r)

@@ -31,7 +31,7 @@ type settings struct {
 }
 
 // groupNames are the groups in their order.
-var groupNames = []string{"exec", "boot", "python", "python-boot", "code", "code-first", "stream", "idle", "churn", "files"}
+var groupNames = []string{"exec", "boot", "python", "python-boot", "code", "code-first", "pause", "stream", "idle", "churn", "files"}
 
 func (s settings) check(args []string) error {
 	if len(args) > 0 {
@@ -185,6 +185,7 @@ func (b *bench) measure(ctx context.Context) []harness.Group {
 		}},
 		{"code", python[0], func() []harness.Group { return one(b.code(ctx, share(10))) }},
 		{"code-first", python[0], func() []harness.Group { return one(b.firstCodes(ctx, share(25))) }},
+		{"pause", "", func() []harness.Group { return one(b.pauses(ctx, share(8))) }},
 		{"stream", "/bin/dd", func() []harness.Group {
 			throughput, growth := b.streams(ctx, b.streamMiB<<20, share(45))
 			return []harness.Group{throughput, growth}

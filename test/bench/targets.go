@@ -24,6 +24,8 @@ const (
 	firstOfExec    = 1.3
 	codePromise    = "code print(1) in a warm context beside the machine's own python3 -c"
 	firstPromise   = "first code of a new sandbox beside a first exec of python3 -c"
+	resumeMS       = 10.0
+	resumePromise  = "resume of a paused sandbox, from the call to the answer"
 	growthPromised = "growth of memory during a stream: "
 )
 
@@ -44,6 +46,10 @@ func targets(r harness.Report) []harness.Target {
 	}
 	if g := r.Group("code-first"); len(g.Series) > 0 {
 		all = append(all, harness.RatioAtMost(firstPromise, g, firstCode, firstExec, firstOfExec))
+	}
+	if g := r.Group("pause"); len(g.Series) > 0 {
+		value, ok := g.Median(cayResume)
+		all = append(all, harness.AtMost(resumePromise, "ms", value, resumeMS, ok))
 	}
 	if g := r.Group("idle"); len(g.Series) > 0 {
 		value, ok := g.Median(idleCay)
