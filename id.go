@@ -14,6 +14,7 @@ type ID string
 const (
 	PrefixSandbox = "sbx_"
 	PrefixProcess = "prc_"
+	PrefixContext = "ctx_"
 	PrefixWorker  = "wrk_"
 	PrefixKey     = "key_"
 	PrefixProject = "prj_"

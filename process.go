@@ -56,6 +56,15 @@ type ProcessSpec struct {
 	StdinOpen bool // stdin stays open until it is closed; else it ends after what was sent with the start
 	Login     bool // argv[0] of the shell gets a leading dash
 	Name      string
+	Code      *Code // to run instead of Argv and Shell; nil: none
+}
+
+// Code is a program to run, rather than a command.
+type Code struct {
+	Language  string
+	Argv      []string // what runs it; the program's file follows. Of no meaning with a context
+	Source    []byte
+	ContextID string // the context that it runs in; "": none
 }
 
 // ProcessExit is how a process ended. Codes follow the shell's custom: 128+N for signal N, 127 not found, 126 not executable.

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"io"
 	"net/http"
@@ -62,33 +63,45 @@ func (a *API) exec(w http.ResponseWriter, r *http.Request, in *execInput) error 
 	if r.Header.Get("Last-Event-ID") != "" {
 		return cay.Errorf(cay.InvalidRequest, "Last-Event-ID attaches to a process that runs: GET …/processes/{id}/stream").On("Last-Event-ID")
 	}
-	leave, err := a.enterStream()
+	body := &in.Payload.value
+	run := &execution{a: a, w: w, r: r, req: &body.RunFields, live: accepts(r, eventStream)}
+	return run.run(in.SandboxPath, "exec", in.IdempotencyKey, in.Payload.sum, func(*cay.Sandbox) (*nodev1.ProcessSpec, error) {
+		return body.spec(), nil
+	})
+}
+
+// run starts what spec says, or attaches to what its key has started, and answers how it went.
+func (x *execution) run(box SandboxPath, route, key string, sum [sha256.Size]byte, spec func(*cay.Sandbox) (*nodev1.ProcessSpec, error)) error {
+	leave, err := x.a.enterStream()
 	if err != nil {
 		return err
 	}
 	defer leave()
-	sb, node, err := a.enter(r.Context(), in.SandboxPath)
+	sb, node, err := x.a.enter(x.r.Context(), box)
 	if err != nil {
 		return err
 	}
-	run := &execution{a: a, w: w, r: r, req: &in.Payload.value, live: accepts(r, eventStream), process: cay.NewID(cay.PrefixProcess)}
+	x.process, x.sandbox = cay.NewID(cay.PrefixProcess), sb
 	settle := func(bool) {}
-	if in.IdempotencyKey != "" {
-		run.process = keyedProcess("exec", sb.ProjectID, sb.ID, in.IdempotencyKey)
+	if key != "" {
+		x.process = keyedProcess(route, sb.ProjectID, sb.ID, key)
 		var first bool
-		if settle, first, err = a.execs.claim(r.Context(), run.process, in.Payload.sum); err != nil {
+		if settle, first, err = x.a.execs.claim(x.r.Context(), x.process, sum); err != nil {
 			return err
 		}
 		if !first {
-			return run.serve(node, attachTo(sb.ID, run.process, 0, !run.live), func(bool) {})
+			return x.serve(node, attachTo(sb.ID, x.process, 0, !x.live), func(bool) {})
 		}
 		defer settle(false)
 	}
-	spec := run.req.spec()
-	_, spec.StdinOpen = run.req.input()
-	return run.serve(node, &nodev1.ProcessInput{Input: &nodev1.ProcessInput_Start{Start: &nodev1.StartProcess{
-		SandboxId: string(sb.ID), ProcessId: string(run.process), Spec: spec, Collect: !run.live, Foreground: true,
-		KillOnDisconnect: run.req.KillOnDisconnect,
+	what, err := spec(sb)
+	if err != nil {
+		return err
+	}
+	_, what.StdinOpen = x.req.input()
+	return x.serve(node, &nodev1.ProcessInput{Input: &nodev1.ProcessInput_Start{Start: &nodev1.StartProcess{
+		SandboxId: string(sb.ID), ProcessId: string(x.process), Spec: what, Collect: !x.live, Foreground: true,
+		KillOnDisconnect: x.req.KillOnDisconnect,
 	}}}, settle)
 }
 
@@ -98,14 +111,16 @@ func attachTo(sandbox, process cay.ID, offset int64, collect bool) *nodev1.Proce
 	}}}
 }
 
-// execution is one exec over HTTP, as JSON or as events.
+// execution is one command or program over HTTP, as JSON or as events.
 type execution struct {
 	a       *API
 	w       http.ResponseWriter
 	r       *http.Request
-	req     *ExecRequest
+	req     *RunFields
+	sandbox *cay.Sandbox
 	process cay.ID
 	live    bool
+	program bool // its exit is followed by a report
 }
 
 func (x *execution) serve(node nodev1connect.NodeServiceClient, first *nodev1.ProcessInput, settle func(started bool)) error {
@@ -134,9 +149,13 @@ func (x *execution) serve(node nodev1connect.NodeServiceClient, first *nodev1.Pr
 		close(fed)
 	}
 	if x.live {
-		err = x.a.sendEvents(ctx, x.w, s, st, x.process, x.req.Encoding, x.req.maxOutput())
+		v := &eventView{process: x.process, encoding: x.req.Encoding, maxOutput: x.req.maxOutput()}
+		if x.program {
+			v.outcome = &programOutcome{a: x.a, node: node, sandbox: x.sandbox}
+		}
+		err = x.a.sendEvents(ctx, x.w, s, st, v)
 	} else {
-		err = x.sendResult(ctx, s)
+		err = x.sendResult(ctx, s, &programOutcome{a: x.a, node: node, sandbox: x.sandbox})
 	}
 	switch cause := context.Cause(ctx); {
 	case errors.Is(cause, errClientGone) && !x.req.KillOnDisconnect:
@@ -165,7 +184,7 @@ func (a *API) deliverInput(s *session, fed <-chan struct{}) {
 }
 
 // sendResult answers the JSON result, written while it arrives.
-func (x *execution) sendResult(ctx context.Context, s *session) error {
+func (x *execution) sendResult(ctx context.Context, s *session, program *programOutcome) error {
 	m, err := s.next(ctx)
 	if err != nil {
 		if errors.Is(err, io.EOF) {
@@ -190,15 +209,21 @@ func (x *execution) sendResult(ctx context.Context, s *session) error {
 		return err
 	}
 	defer result.Release()
+	var report *nodev1.CodeReport
 	for {
 		m, err := s.next(ctx)
 		if errors.Is(err, io.EOF) {
-			return result.End()
+			if !x.program {
+				return result.End(nil)
+			}
+			return result.End(func(w io.Writer) error { return program.write(ctx, w, report) })
 		}
 		if err != nil {
 			return err
 		}
 		switch {
+		case m.GetReport() != nil:
+			report = m.GetReport()
 		case m.GetData() != nil:
 			x.a.metrics.output.Add(float64(len(m.GetData().GetData())))
 			err = result.Data(streamOf(m.GetData().GetStream()), m.GetData().GetData())
@@ -211,10 +236,19 @@ func (x *execution) sendResult(ctx context.Context, s *session) error {
 	}
 }
 
-// sendEvents answers a live stream as server-sent events, from after started to exit or error. maxOutput is 0 where it is not known.
-func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *session, st *nodev1.Started, process cay.ID, encoding streams.Encoding, maxOutput int64) error {
-	if encoding == "" {
-		encoding = streams.UTF8
+// eventView is how a process is shown as events.
+type eventView struct {
+	process   cay.ID
+	encoding  streams.Encoding
+	maxOutput int64           // 0 where it is not known
+	outcome   *programOutcome // nil: it is known to be no program
+	exited    bool            // the exit was shown
+}
+
+// sendEvents answers a live stream as server-sent events, from after started to exit, result or error.
+func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *session, st *nodev1.Started, v *eventView) error {
+	if v.encoding == "" {
+		v.encoding = streams.UTF8
 	}
 	h := w.Header()
 	h.Set("Content-Type", eventStream)
@@ -222,9 +256,9 @@ func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *session,
 	h.Set("X-Accel-Buffering", "no")
 	out := a.patient(w)
 	defer out.reset()
-	e := streams.NewSSE(out, encoding)
+	e := streams.NewSSE(out, v.encoding)
 	defer e.Release()
-	if err := e.Start(process, st.GetOffset()); err != nil {
+	if err := e.Start(v.process, st.GetOffset()); err != nil {
 		return err
 	}
 	alive := time.NewTicker(a.Keepalive)
@@ -246,7 +280,10 @@ func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *session,
 			e.Comment()
 		case m, ok := <-s.outputs:
 			for more := true; more; {
-				done, err := a.addEvent(e, s, m, ok, process, maxOutput)
+				if m.GetReport() != nil {
+					return v.sendReport(ctx, out, e, m.GetReport())
+				}
+				done, err := a.addEvent(e, s, m, ok, v)
 				if done || err != nil {
 					return errors.Join(err, ignoreGone(out.send(e)))
 				}
@@ -275,9 +312,11 @@ func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *session,
 func ignoreGone(error) error { return nil }
 
 // addEvent adds what the node said. done: it was the last.
-func (a *API) addEvent(e *streams.SSE, s *session, m *nodev1.ProcessOutput, ok bool, process cay.ID, maxOutput int64) (done bool, err error) {
+func (a *API) addEvent(e *streams.SSE, s *session, m *nodev1.ProcessOutput, ok bool, v *eventView) (done bool, err error) {
 	failure := error(nil)
 	switch {
+	case !ok && errors.Is(s.err, io.EOF) && v.exited:
+		return true, nil // it was no program
 	case !ok && errors.Is(s.err, io.EOF):
 		failure = errBroken()
 	case !ok:
@@ -299,8 +338,9 @@ func (a *API) addEvent(e *streams.SSE, s *session, m *nodev1.ProcessOutput, ok b
 		return false, e.Gap(streamOf(g.GetStream()), cay.Gap{Offset: g.GetOffset(), Bytes: g.GetBytes()})
 	case m.GetExit() != nil:
 		x := m.GetExit()
-		return true, e.Exit(outcome(process, x), streams.PerStream{
-			Stdout: maxOutput > 0 && x.GetStdoutSize() > maxOutput, Stderr: maxOutput > 0 && x.GetStderrSize() > maxOutput,
+		v.exited = true
+		return v.outcome == nil, e.Exit(outcome(v.process, x), streams.PerStream{
+			Stdout: v.maxOutput > 0 && x.GetStdoutSize() > v.maxOutput, Stderr: v.maxOutput > 0 && x.GetStderrSize() > v.maxOutput,
 		})
 	}
 	return false, nil

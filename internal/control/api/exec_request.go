@@ -14,7 +14,12 @@ import (
 
 // ExecRequest is the body of an exec. It is exported, as TerminalSize is, since huma looks into embedded types only then.
 type ExecRequest struct {
-	Command          command           `json:"command"`
+	Command command `json:"command"`
+	RunFields
+}
+
+// RunFields are what commands and programs have in common.
+type RunFields struct {
 	Stdin            *string           `json:"stdin,omitzero" doc:"All of the input; absent: end of file at once. At most 64 MiB with the rest of the body"`
 	StdinBase64      []byte            `json:"stdin_base64,omitzero" doc:"The same for input that is no text; at most one of both"`
 	TimeoutSeconds   optional[float64] `json:"timeout_seconds,omitzero" doc:"Default 60; null: none. Then the whole tree is killed"`
@@ -30,6 +35,10 @@ func (e *ExecRequest) validate() error {
 	if len(e.Command.argv) == 0 && e.Command.shell == "" {
 		return cay.Errorf(cay.InvalidRequest, "`command` is needed: a string for the shell, or a list of a program and its arguments").On("command")
 	}
+	return e.RunFields.validate()
+}
+
+func (e *RunFields) validate() error {
 	if e.Stdin != nil && e.StdinBase64 != nil {
 		return cay.Errorf(cay.InvalidRequest, "give at most one of `stdin` and `stdin_base64`").On("stdin_base64")
 	}
@@ -58,7 +67,7 @@ func checkEncoding(e streams.Encoding) error {
 }
 
 // timeout is zero for none.
-func (e *ExecRequest) timeout() (time.Duration, error) {
+func (e *RunFields) timeout() (time.Duration, error) {
 	switch {
 	case !e.TimeoutSeconds.set:
 		return cay.DefaultExecPeriod, nil
@@ -68,7 +77,7 @@ func (e *ExecRequest) timeout() (time.Duration, error) {
 	return seconds("timeout_seconds", e.TimeoutSeconds.v)
 }
 
-func (e *ExecRequest) maxOutput() int64 {
+func (e *RunFields) maxOutput() int64 {
 	if e.MaxOutputBytes != nil {
 		return *e.MaxOutputBytes
 	}
@@ -76,7 +85,7 @@ func (e *ExecRequest) maxOutput() int64 {
 }
 
 // input is what goes to stdin; ok is false when there is none.
-func (e *ExecRequest) input() (data []byte, ok bool) {
+func (e *RunFields) input() (data []byte, ok bool) {
 	if e.Stdin != nil {
 		return []byte(*e.Stdin), true
 	}
@@ -85,11 +94,14 @@ func (e *ExecRequest) input() (data []byte, ok bool) {
 
 // spec is the process as the node takes it. The request has been validated.
 func (e *ExecRequest) spec() *nodev1.ProcessSpec {
+	spec := e.RunFields.spec()
+	spec.Argv, spec.Shell = e.Command.argv, e.Command.shell
+	return spec
+}
+
+func (e *RunFields) spec() *nodev1.ProcessSpec {
 	timeout, _ := e.timeout()
-	return &nodev1.ProcessSpec{
-		Argv: e.Command.argv, Shell: e.Command.shell, Env: e.Env, Cwd: e.Cwd, User: e.User,
-		TimeoutMs: timeout.Milliseconds(), MaxOutputBytes: e.maxOutput(),
-	}
+	return &nodev1.ProcessSpec{Env: e.Env, Cwd: e.Cwd, User: e.User, TimeoutMs: timeout.Milliseconds(), MaxOutputBytes: e.maxOutput()}
 }
 
 // command is a string for the sandbox's shell, or a program and its arguments.

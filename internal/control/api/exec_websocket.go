@@ -41,7 +41,9 @@ type execWebSocketInput struct {
 
 // execWebSocket starts a process by the client's first message, or attaches.
 func (a *API) execWebSocket(w http.ResponseWriter, r *http.Request, in *execWebSocketInput) error {
-	return a.webSocket(w, r, in.SandboxPath, func(c *conversation) error { return c.attachOr(in.ProcessID, in.Offset, c.startByMessage) })
+	return a.webSocket(w, r, in.SandboxPath, func(c *conversation) error {
+		return c.attachOr(in.ProcessID, in.Offset, func() error { return c.startByMessage(c.startCommand) })
+	})
 }
 
 type terminalInput struct {
@@ -64,6 +66,7 @@ func (a *API) terminal(w http.ResponseWriter, r *http.Request, in *terminalInput
 	return a.webSocket(w, r, in.SandboxPath, func(c *conversation) error {
 		c.terminal = true
 		return c.attachOr(in.ProcessID, in.Offset, func() error {
+			c.command = true
 			c.first = c.startMessage(&nodev1.StartProcess{HangupOnDisconnect: true, Spec: &nodev1.ProcessSpec{
 				Tty: true, Login: true, StdinOpen: true, Cols: uint32(in.Cols), Rows: uint32(in.Rows), User: in.User, Cwd: in.Cwd,
 				MaxOutputBytes: cay.DefaultMaxOutput,
@@ -83,6 +86,7 @@ type conversation struct {
 	first    *nodev1.ProcessInput
 	initial  []byte // of stdin, from the start message
 	process  cay.ID
+	command  bool // it is known to be no program, so that nothing follows its exit
 	terminal bool
 	readOnly bool // an observer: no stdin, no resize
 
@@ -167,8 +171,8 @@ type startFields struct {
 	TerminalSize
 }
 
-// startByMessage reads the start message. A nil error without a first message means that the client has left.
-func (c *conversation) startByMessage() error {
+// startByMessage reads the start message, of which begin makes the first message to the node. A nil error without a first message means that the client has left.
+func (c *conversation) startByMessage(begin func(data []byte) error) error {
 	late := time.AfterFunc(startWait, func() {
 		c.endWith(cay.Errorf(cay.Timeout, "no start message came within %s", startWait))
 	})
@@ -183,6 +187,18 @@ func (c *conversation) startByMessage() error {
 	if kind != websocket.MessageText {
 		return cay.Errorf(cay.InvalidRequest, "the first message must be a start, as text")
 	}
+	given, err := streams.MessageType(data)
+	if err != nil {
+		return err
+	}
+	if given != streams.TypeStart {
+		return cay.Errorf(cay.InvalidRequest, "the first message must be of type start, not %q", clip(given, 100)).On("type")
+	}
+	return begin(data)
+}
+
+// startCommand makes the first message to the node of a start message.
+func (c *conversation) startCommand(data []byte) error {
 	f, err := decodeStart(data)
 	if err != nil {
 		return err
@@ -190,20 +206,13 @@ func (c *conversation) startByMessage() error {
 	spec := f.spec()
 	spec.Tty, spec.Cols, spec.Rows, spec.StdinOpen = f.TTY, uint32(f.Cols), uint32(f.Rows), true
 	c.initial, _ = f.input()
-	c.maxOutput = f.maxOutput()
+	c.command, c.maxOutput = true, f.maxOutput()
 	c.first = c.startMessage(&nodev1.StartProcess{Foreground: true, KillOnDisconnect: f.KillOnDisconnect, Spec: spec})
 	return nil
 }
 
 // decodeStart decodes and checks a start message.
 func decodeStart(data []byte) (*startFields, error) {
-	kind, err := streams.MessageType(data)
-	if err != nil {
-		return nil, err
-	}
-	if kind != streams.TypeStart {
-		return nil, cay.Errorf(cay.InvalidRequest, "the first message must be of type start, not %q", clip(kind, 100)).On("type")
-	}
 	var f startFields
 	if err := strictjson.Decode(data, &f); err != nil {
 		return nil, err
@@ -297,6 +306,7 @@ func (c *conversation) send(ctx context.Context, s *session, left chan error) er
 	defer alive.Stop()
 	buf := make([]byte, 0, 1+maxFrame)
 	var held *nodev1.ProcessOutput
+	exited := false
 	for {
 		m, ok := held, true
 		held = nil
@@ -313,8 +323,12 @@ func (c *conversation) send(ctx context.Context, s *session, left chan error) er
 			}
 		}
 		switch {
+		case !ok && errors.Is(s.err, io.EOF) && exited:
+			return nil // it was no program
 		case !ok && errors.Is(s.err, io.EOF):
 			return errBroken()
+		case m.GetReport() != nil:
+			return c.sendReport(ctx, m.GetReport())
 		case !ok:
 			return s.err
 		case m.GetError() != nil:
@@ -346,7 +360,10 @@ func (c *conversation) send(ctx context.Context, s *session, left chan error) er
 			if err == nil {
 				err = c.write(websocket.MessageText, msg)
 			}
-			return err
+			if err != nil || c.command {
+				return err
+			}
+			exited = true
 		}
 	}
 }

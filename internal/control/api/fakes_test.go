@@ -364,6 +364,10 @@ type fakeNode struct {
 	procs    []*nodev1.ProcessInfo
 	files    map[string][]byte
 	modes    map[string]uint32
+
+	contexts []*nodev1.Context
+	cutFiles bool // a read breaks off after its first piece
+	output   func(*nodev1.ReadOutputRequest) (*nodev1.ReadOutputResponse, error)
 }
 
 func (n *fakeNode) Process(ctx context.Context, s *processStream) error {
@@ -480,7 +484,9 @@ func (n *fakeNode) ReadFile(_ context.Context, r *connect.Request[nodev1.ReadFil
 		if err := s.Send(&nodev1.ReadFileResponse{Part: &nodev1.ReadFileResponse_Data{Data: data[:k]}}); err != nil {
 			return err
 		}
-		data = data[k:]
+		if data = data[k:]; n.cutFiles {
+			return noderpc.Encode(cay.Errorf(cay.Unavailable, "the transfer was cut off"))
+		}
 	}
 	return nil
 }

@@ -31,6 +31,14 @@ const startProcessDescription = `The process outlives the request and every time
 
 stdin that the body brings is closed behind it unless stdin_open; what a node does not take at once follows after the answer. An Idempotency-Key answers with the same process, as it is now.`
 
+const codeDescription = `A program that fails is a 200. Without a context it runs as a process of its own, as an exec does, and exit_code is its own. In a context it runs in an interpreter that keeps its state: exit_code is 0, 1 after an uncaught exception (a shell: its last status), or 130 when it was interrupted. Programs in one context run one after the other, at most 64 wait (409), and each one's timeout counts from its own start. At the timeout a program in a context is interrupted: timed_out, 137 and KILL as of an exec, and the state stays; one that goes on for 5 s more is killed with its interpreter, and context_lost says so.
+
+A language that the image lacks is 422 and names those that are there. A context that is not there is 404.
+
+files_changed are those below /workspace, /output and the user's home. outputs are those below /output, with data_base64 until 20 MiB have been answered in all; the others have a url that is good for an hour.
+
+Accept: text/event-stream answers the events of an exec, and after exit one more: result, with all fields that the answer has beyond those of an exec. Attaching with GET …/processes/{process}/stream replays it. A stream that ends without result is broken.`
+
 const webSocketDescription = `Subprotocol cay.exec.v1. Client, as text: {"type":"start", the fields of an exec, "tty", "cols", "rows"} first, then {"type":"resize","cols","rows"}, {"type":"signal","signal":"INT","tree":true}, {"type":"close_stdin"}, {"type":"ping"}; binary messages, up to 1 MiB, are stdin, which stays open until close_stdin.
 
 Server, as text: {"type":"started","process_id","offset","stdin_offset"}, gap, exit, error {reason, detail}, pong; binary: a channel byte (1 stdout, 2 stderr), then bytes. On a TTY close_stdin sends Ctrl-D and all output is channel 1.
@@ -41,7 +49,8 @@ The server closes with 1000 after exit; otherwise it sends error, then closes wi
 
 var (
 	sandboxType = reflect.TypeFor[sandbox]()
-	execResult  = reflect.TypeFor[execAnswer]()
+	execResult  = reflect.TypeFor[ExecAnswer]()
+	codeResult  = reflect.TypeFor[codeAnswer]()
 	processType = reflect.TypeFor[process]()
 	stdinType   = reflect.TypeFor[stdinAnswer]()
 	fileType    = reflect.TypeFor[file]()
@@ -50,13 +59,32 @@ var (
 	statusType  = reflect.TypeFor[statusAnswer]()
 )
 
-// execAnswer and statusAnswer describe answers that are written by hand.
-type execAnswer struct {
+// ExecAnswer, codeAnswer and statusAnswer describe answers that are written by hand.
+type ExecAnswer struct {
 	streams.Exit
 	Stdout       string `json:"stdout,omitzero" doc:"With encoding utf8"`
 	Stderr       string `json:"stderr,omitzero" doc:"With encoding utf8"`
 	StdoutBase64 []byte `json:"stdout_base64,omitzero" doc:"With encoding base64"`
 	StderrBase64 []byte `json:"stderr_base64,omitzero" doc:"With encoding base64"`
+}
+
+type codeAnswer struct {
+	ExecAnswer
+	CodeOutcome
+}
+
+// CodeOutcome is what the answer of a program has beyond that of a command; the event and the message result hold the same.
+type CodeOutcome struct {
+	Language         string           `json:"language"`
+	ContextID        *string          `json:"context_id" doc:"null without a context"`
+	FilesChanged     []programFile    `json:"files_changed" doc:"Below /workspace, /output and the user's home; at most 1000"`
+	FilesTruncated   bool             `json:"files_truncated" doc:"More changed than is told"`
+	Outputs          []output         `json:"outputs" doc:"The files that were created or written below /output, in order"`
+	Results          []map[string]any `json:"results" doc:"In a context: what the program displayed and the value of its last expression, each by its media types: text as strings, JSON types as JSON, everything else in base64; is_main marks the value of the last expression. A table has application/vnd.cay.table+json {columns, rows, total_rows} as well"`
+	ResultsTruncated bool             `json:"results_truncated" doc:"Results were left out, being too large, or not what they say"`
+	Error            *codeError       `json:"error" doc:"In a context: the exception that ended the program"`
+	ExecutionCount   int64            `json:"execution_count" doc:"Of the context; 0 without one"`
+	ContextLost      bool             `json:"context_lost" doc:"The state of the context is gone"`
 }
 
 type statusAnswer struct {
@@ -146,6 +174,20 @@ var operations = map[string]operationDoc{
 		answers: []answerDoc{{200, "application/json", execResult, "How it ended, and its output"}, {200, eventStream, nil, "How it ended, and its output"}}, events: execEvents,
 		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.IdempotencyMismatch, cay.DiskFull, cay.Conflict}, inUse...)},
 	"exec-websocket": {tag: "Commands", summary: "Run a command over a WebSocket", description: webSocketDescription, answers: []answerDoc{upgraded}, reasons: inUse},
+	"run-code": {tag: "Commands", summary: "Run a program", description: codeDescription, maxBody: cay.MaxExecBody,
+		answers: []answerDoc{{200, "application/json", codeResult, "How it ended, its output, and what it left behind"}, {200, eventStream, nil, "The events of an exec, then result"}},
+		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.IdempotencyMismatch, cay.DiskFull, cay.Conflict, cay.QuotaExceeded}, inUse...)},
+	"code-websocket": {tag: "Commands", summary: "Run a program over a WebSocket", answers: []answerDoc{upgraded}, reasons: inUse,
+		description: "As GET …/exec, with the fields of POST …/code in the start message and without a terminal. After exit comes a text message of type result with the fields that the answer of POST …/code has beyond those of an exec: it can have 50 MB. In a context there is no stdin."},
+	"create-context": {tag: "Commands", summary: "Open a context", status: 201, description: "An interpreter that keeps its state between programs. A sandbox has at most 64.",
+		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.Conflict, cay.DiskFull, cay.IdempotencyMismatch}, inUse...)},
+	"list-contexts":  {tag: "Commands", summary: "List contexts", reasons: inUse},
+	"get-context":    {tag: "Commands", summary: "Get a context", reasons: inUse},
+	"delete-context": {tag: "Commands", summary: "Close a context", status: 204, description: "What runs in it ends.", answers: []answerDoc{{204, "", nil, "Closed"}}, reasons: inUse},
+	"interrupt-context": {tag: "Commands", summary: "Interrupt what runs in a context", description: "Its state stays. When nothing runs, nothing happens.",
+		reasons: append([]cay.ErrorReason{cay.Conflict, cay.Unprocessable, cay.IdempotencyMismatch}, inUse...)},
+	"restart-context": {tag: "Commands", summary: "Restart a context", description: "It gets a fresh interpreter; what runs or waits in it ends.",
+		reasons: append([]cay.ErrorReason{cay.Conflict, cay.Unprocessable, cay.IdempotencyMismatch}, inUse...)},
 	"terminal": {tag: "Commands", summary: "Open a terminal: a login shell on a TTY, over a WebSocket",
 		description: "As GET …/exec, but it starts by itself. Closed with 1000 by the client, the shell gets HUP, then KILL; any other loss leaves it waiting 60 s for its user, who attaches with process_id and offset.", answers: []answerDoc{upgraded}, reasons: inUse},
 	"list-processes": {tag: "Commands", summary: "List processes", reasons: inUse},

@@ -17,9 +17,6 @@ import (
 // maxStdinBody bounds the body of one request, in bytes.
 const maxStdinBody = cay.MaxStdinInline
 
-// stdinIdle is how long the client may send nothing of a body: whoever else writes to the process waits meanwhile.
-const stdinIdle = time.Minute
-
 type writeStdinInput struct {
 	Idempotent
 	SandboxPath
@@ -83,9 +80,16 @@ func (a *API) writeStdin(w http.ResponseWriter, r *http.Request, in *writeStdinI
 		return err
 	}
 	defer s.end()
-	stop := context.AfterFunc(ctx, s.cancel) // ends a send that waits for the process
+	// Neither end may stand still for long: whoever else writes to the process waits meanwhile. A client that leaves is not noticed
+	// while its body waits to be read.
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	stalled := time.AfterFunc(a.WriteTimeout, func() { giveUp(errStdinStalled()) })
+	defer stalled.Stop()
+	stop := context.AfterFunc(ctx, s.giveUp)
 	defer stop()
-	at, err := s.pour(ctx, &stdinBody{r: r, control: http.NewResponseController(w)}, offset, in.Close)
+	body := &stdinBody{r: r, control: http.NewResponseController(w), patience: a.WriteTimeout}
+	at, err := s.pour(ctx, body, offset, in.Close, func() { stalled.Reset(a.WriteTimeout) })
 	if err != nil {
 		once.forget(r.Context())
 		if cause := context.Cause(ctx); cause != nil {
@@ -101,14 +105,19 @@ func (a *API) writeStdin(w http.ResponseWriter, r *http.Request, in *writeStdinI
 
 // stdinBody is a request's body, each read of which has a time of its own.
 type stdinBody struct {
-	r       *http.Request
-	control *http.ResponseController
-	read    int64
+	r        *http.Request
+	control  *http.ResponseController
+	patience time.Duration
+	read     int64
+}
+
+func errStdinStalled() error {
+	return cay.Errorf(cay.Conflict, "the process has taken nothing of its stdin for too long; try again with `offset`, and what it has taken is skipped")
 }
 
 // Read implements io.Reader. Its errors are those of a request.
 func (b *stdinBody) Read(p []byte) (int, error) {
-	_ = b.control.SetReadDeadline(time.Now().Add(stdinIdle)) // not every ResponseWriter has one
+	_ = b.control.SetReadDeadline(time.Now().Add(b.patience)) // not every ResponseWriter has one
 	n, err := b.r.Body.Read(p)
 	if b.read += int64(n); b.read > maxStdinBody {
 		return 0, tooLarge(maxStdinBody)
@@ -120,11 +129,13 @@ func (b *stdinBody) Read(p []byte) (int, error) {
 }
 
 // pour gives the process a body as stdin, and says where its stdin is then. offset -1: wherever it is now.
-func (s *session) pour(ctx context.Context, body io.Reader, offset int64, closing bool) (int64, error) {
+// progress is called whenever it has gone on.
+func (s *session) pour(ctx context.Context, body io.Reader, offset int64, closing bool, progress func()) (int64, error) {
 	st, err := s.started(ctx)
 	if err != nil {
 		return 0, err
 	}
+	progress()
 	skip := int64(0)
 	switch have := st.GetStdinOffset(); {
 	case offset > have:
@@ -145,6 +156,7 @@ func (s *session) pour(ctx context.Context, body io.Reader, offset int64, closin
 		if len(fresh) > 0 {
 			sent = s.send(&nodev1.ProcessInput{Input: &nodev1.ProcessInput_Stdin{Stdin: fresh}})
 		}
+		progress()
 	}
 	if sent == nil && closing {
 		sent = s.closeStdin()

@@ -275,5 +275,7 @@ func (a *API) streamProcess(w http.ResponseWriter, r *http.Request, in *streamPr
 	if err != nil {
 		return err
 	}
-	return a.sendEvents(ctx, w, s, st, id, streams.Encoding(in.Encoding), 0)
+	return a.sendEvents(ctx, w, s, st, &eventView{
+		process: id, encoding: streams.Encoding(in.Encoding), outcome: &programOutcome{a: a, node: node, sandbox: sb},
+	})
 }

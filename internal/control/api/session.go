@@ -123,6 +123,12 @@ func (s *session) detach() {
 	}
 }
 
+// giveUp ends a send that waits for the process. (The end of its context alone is not noticed by a transport that waits for room.)
+func (s *session) giveUp() {
+	s.cancel()
+	_ = s.stream.CloseRequest()
+}
+
 // end gives the stream up and waits for all that used it.
 func (s *session) end() {
 	s.cancel()

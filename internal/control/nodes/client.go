@@ -16,7 +16,7 @@ const (
 	streamWindow = 1 << 20 // bytes that a node may send on one stream before they are read
 	// connWindow is that many stalled streams' worth: a reader that stands still must not hold back the others of its connection.
 	connWindow     = 1000 * streamWindow
-	maxMessage     = 16 << 20 // bytes of one message
+	maxMessage     = 17 << 20 // bytes of one message: a program's report has up to 16 MiB
 	pingAfter      = 15 * time.Second
 	pingTimeout    = 15 * time.Second
 	dialTimeout    = 5 * time.Second

@@ -174,11 +174,11 @@ func (s *Session) exited(m *guestv1.Exited) error {
 		return nil
 	}
 	missing := m.Produced != p.log.Produced()
-	p.exited(m)
+	err := p.settle(m)
 	if missing {
 		return violation("exit at offset %d where output ends at %d", m.Produced, p.log.Produced())
 	}
-	return nil
+	return err
 }
 
 func (s *Session) stdinAck(c *connection, m *guestv1.StdinAck) error {
@@ -231,7 +231,7 @@ func (s *Session) reconcile(c *connection, h *guestv1.Hello) error {
 		err := p.in.reconnected(r.StdinOffset, s.adopting)
 		p.connNext = -1
 		p.acked = r.Acknowledged
-		kill := p.killed
+		kill, interrupt := p.killed, p.interrupted
 		if p.report != nil && !p.timedOut { // it was missing before
 			p.report.Stop()
 			p.report = nil
@@ -240,8 +240,11 @@ func (s *Session) reconcile(c *connection, h *guestv1.Hello) error {
 		if err != nil {
 			return err
 		}
-		if kill {
+		switch {
+		case kill:
 			c.out.add(appendMessage(nil, signalMessage(id, unix.SIGKILL, true)))
+		case interrupt:
+			c.out.add(appendMessage(nil, signalMessage(id, unix.SIGINT, false)))
 		}
 		s.ackNow(c, p)
 		c.out.stdinReady(p)
@@ -288,8 +291,8 @@ func (s *Session) adopt(id cay.ID, r *guestv1.Running) *Process {
 func (s *Session) missing(c *connection, p *Process) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.report != nil {
-		return // a timeout is settled anyway
+	if p.report != nil || p.exit != nil {
+		return // a timeout is settled anyway, and so is a program that has ended
 	}
 	p.report = time.AfterFunc(s.timing.Lost, func() {
 		s.mu.Lock()

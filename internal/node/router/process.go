@@ -1,7 +1,9 @@
 package router
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -36,6 +38,11 @@ type Process struct {
 	timeout   *time.Timer
 	report    *time.Timer // reports the timeout of a silent agent
 	hangup    *time.Timer
+
+	code        *spool.Code      // nil: a command
+	waits       time.Duration    // the timeout of a program whose turn in its context has not come
+	interrupted bool             // a timeout has sent INT; KILL follows
+	exit        *cay.ProcessExit // of a program whose report is being fetched
 
 	timedOut   bool
 	oom        bool
@@ -88,37 +95,47 @@ func (s *Session) Start(ctx context.Context, spec StartSpec) (*Attachment, error
 		return nil, err
 	}
 	ps := spec.Spec
+	code, err := s.codeOf(ctx, p, ps.Code)
+	if err != nil {
+		a.Detach()
+		s.abandon(p, err)
+		return nil, err
+	}
 	// A caller that goes away in the middle does not undo the start: what it left may be attached to.
 	answer, err := s.callAnswered(context.WithoutCancel(ctx), &guestv1.ToAgent{Message: &guestv1.ToAgent_Start{Start: &guestv1.Start{
 		ProcessId: string(p.id), Argv: ps.Argv, Shell: ps.Shell, Env: ps.Env, Cwd: ps.Cwd, User: ps.User,
-		Tty: ps.TTY, Cols: uint32(ps.Cols), Rows: uint32(ps.Rows), Stdin: ps.StdinOpen, Login: ps.Login, Stream: p.stream,
-	}}}, true, p.answered)
+		Tty: ps.TTY, Cols: uint32(ps.Cols), Rows: uint32(ps.Rows), Stdin: ps.StdinOpen, Login: ps.Login, Stream: p.stream, Code: code,
+	}}}, true, func(m *guestv1.ToNode) { p.answered(m, ps.Timeout) })
 	if err == nil && answer.GetStarted() == nil {
 		err = s.unexpected()
 	}
 	if err != nil {
+		s.dropSource(code)
 		a.Detach()
 		s.abandon(p, err)
 		return nil, err
 	}
 	pid := answer.GetStarted().GetPid()
 	p.mu.Lock()
-	if ps.Timeout > 0 && !p.isDone() {
+	if ps.Timeout > 0 && !p.queues() && !p.isDone() {
 		p.startTimeout(ps.Timeout)
 	}
-	deadline, remaining := p.deadline, p.remaining
+	p.noteClock()
 	p.mu.Unlock()
-	p.log.Update(func(m *spool.Process) { m.PID, m.Deadline, m.Remaining = pid, deadline, remaining })
+	p.log.Update(func(m *spool.Process) { m.PID = pid })
 	close(p.started)
 	s.changed(p)
 	return a, nil
 }
 
-// answered notes the answer to a start in the order in which the agent sent it: the exit may be right behind it.
-func (p *Process) answered(m *guestv1.ToNode) {
+// answered notes the answer to a start in the order in which the agent sent it: the exit may be right behind it. With s.mu.
+func (p *Process) answered(m *guestv1.ToNode, timeout time.Duration) {
 	if st := m.GetStarted(); st != nil {
 		p.mu.Lock()
 		p.ran, p.notStarted = true, st.Pid == 0
+		if p.queues() {
+			p.enqueue(timeout)
+		}
 		p.mu.Unlock()
 	}
 }
@@ -142,13 +159,23 @@ func (s *Session) register(spec StartSpec) (p *Process, fresh bool, err error) {
 	}
 	s.nextStream++
 	command := ps.Argv
-	if len(command) == 0 {
+	var code *spool.Code
+	switch c := ps.Code; {
+	case c != nil:
+		if command = c.Argv; len(command) == 0 {
+			command = []string{c.Language}
+		}
+		code = &spool.Code{Language: c.Language, ContextID: c.ContextID, User: ps.User}
+		if info, ok := s.contexts[c.ContextID]; ok {
+			code.User = info.User
+		}
+	case len(command) == 0:
 		command = []string{ps.Shell}
 	}
 	log, err := s.cfg.Spool.Create(spool.Process{
 		ID: spec.ID, Name: ps.Name, Command: command, User: ps.User, Cwd: ps.Cwd, TTY: ps.TTY, StdinOpen: ps.StdinOpen,
 		Cols: ps.Cols, Rows: ps.Rows, MaxOutput: ps.MaxOutput, Stream: s.nextStream, StartedAt: time.Now(),
-		KillOnDisconnect: spec.KillOnDisconnect, HangupOnDisconnect: spec.HangupOnDisconnect,
+		KillOnDisconnect: spec.KillOnDisconnect, HangupOnDisconnect: spec.HangupOnDisconnect, Code: code,
 	})
 	if err != nil {
 		return nil, false, cay.Errorf(cay.InvalidRequest, "process_id is malformed or in use").Because(err)
@@ -161,7 +188,7 @@ func (s *Session) enter(log *spool.Log) *Process {
 	m := log.Process()
 	p := &Process{
 		s: s, id: m.ID, name: m.Name, tty: m.TTY, stream: m.Stream, log: log, started: make(chan struct{}), done: make(chan struct{}),
-		connNext: -1, acked: log.Produced(), hangupOnDisconnect: m.HangupOnDisconnect, frozen: s.isFrozen(),
+		code: m.Code, connNext: -1, acked: log.Produced(), hangupOnDisconnect: m.HangupOnDisconnect, frozen: s.isFrozen(),
 	}
 	p.in.room, p.in.turn = make(chan struct{}, 1), make(chan struct{}, 1)
 	p.in.eof = m.StdinClosed
@@ -182,6 +209,7 @@ func (s *Session) forgetTables(p *Process) {
 		delete(s.names, p.name)
 	}
 	delete(s.lazy, p)
+	s.dequeue(p)
 }
 
 // abandon removes a process whose start failed. When the agent may have started it after all, it is told to kill it.
@@ -204,7 +232,9 @@ func (s *Session) abandon(p *Process, err error) {
 func (s *Session) takeOver() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, log := range s.cfg.Spool.Logs() {
+	logs := s.cfg.Spool.Logs()
+	slices.SortStableFunc(logs, func(a, b *spool.Log) int { return cmp.Compare(a.Process().Stream, b.Process().Stream) })
+	for _, log := range logs {
 		m := log.Process()
 		if m.Exit != nil || m.Stream == 0 {
 			continue // of one without a stream number the record is missing; hello names it if it runs
@@ -222,6 +252,9 @@ func (s *Session) resume(log *spool.Log) *Process {
 	defer p.mu.Unlock()
 	p.acked, p.ran = 0, true
 	p.killed = m.KillOnDisconnect // whoever waited for it is gone
+	if p.queues() {
+		p.enqueue(m.Waits)
+	}
 	switch {
 	case m.Remaining > 0:
 		p.startTimeout(m.Remaining)
@@ -283,7 +316,15 @@ func (p *Process) expire() {
 		p.mu.Unlock()
 		return
 	}
-	p.timedOut, p.killed = true, true
+	p.timedOut = true
+	if p.queues() && !p.interrupted {
+		p.interrupted = true
+		p.startTimeout(p.s.timing.Interrupt)
+		p.mu.Unlock()
+		p.s.tell(signalMessage(p.id, unix.SIGINT, false))
+		return
+	}
+	p.killed = true
 	p.deadline = time.Time{}
 	if p.report != nil {
 		p.report.Stop()
@@ -320,13 +361,13 @@ func (p *Process) setFrozen(frozen bool) {
 			p.hold.progressed = time.Now()
 		}
 	}
-	deadline, remaining := p.deadline, p.remaining
-	p.log.Update(func(m *spool.Process) { m.Deadline, m.Remaining = deadline, remaining })
+	p.noteClock()
 }
 
 func (p *Process) stopTimers() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.waits, p.deadline, p.remaining = 0, time.Time{}, 0
 	for _, t := range []*time.Timer{p.timeout, p.report, p.hangup} {
 		if t != nil {
 			t.Stop()
@@ -354,8 +395,8 @@ func exitOf(reason cay.ExitReason, detail string) cay.ProcessExit {
 	return e
 }
 
-// exited turns what the agent says of an end into an exit. What the node itself did to the process outranks the agent's word.
-func (p *Process) exited(m *guestv1.Exited) {
+// exitBy turns what the agent says of an end into an exit. What the node itself did to the process outranks the agent's word.
+func (p *Process) exitBy(m *guestv1.Exited) cay.ProcessExit {
 	e := cay.ProcessExit{Code: int(uint8(m.Code)), Reason: cay.ExitExited}
 	if sig := unix.Signal(m.Signal); m.Signal > 0 && m.Signal < 65 {
 		e.Code, e.Signal, e.Reason = 128+int(m.Signal), signalName(sig), cay.ExitSignaled
@@ -368,7 +409,7 @@ func (p *Process) exited(m *guestv1.Exited) {
 	switch {
 	case p.notStarted && !bySignal:
 		e.Reason, e.Detail = cay.ExitStartFailed, startFailure(p.log)
-	case p.timedOut && (bySignal || e.Code == 128+int(unix.SIGKILL)):
+	case p.timedOut && (bySignal || p.interrupted || e.Code == 128+int(unix.SIGKILL)):
 		d := e.Duration
 		e = exitOf(cay.ExitTimeout, "")
 		e.Duration = d
@@ -378,7 +419,7 @@ func (p *Process) exited(m *guestv1.Exited) {
 		e.Reason, e.Killed = cay.ExitKilled, true
 	}
 	p.mu.Unlock()
-	p.finish(e)
+	return e
 }
 
 // startFailure is why a process did not start: what the agent wrote on its stderr.
@@ -396,8 +437,16 @@ func startFailure(log *spool.Log) string {
 
 // finish settles the exit, once. Readers get it after the last byte; the agent is told to forget the process when it is saved.
 func (p *Process) finish(e cay.ProcessExit) {
+	p.mu.Lock()
+	if p.exit != nil {
+		e = *p.exit
+	}
+	p.mu.Unlock()
 	if e.Duration == 0 {
 		e.Duration = time.Since(p.log.Process().StartedAt).Round(time.Millisecond)
+	}
+	if p.code != nil { // the first report counts: this is for a program that left none
+		p.keepReport(lostReport(p.code.ContextID != ""))
 	}
 	p.mu.Lock()
 	if e.Reason == cay.ExitSandboxEnded && p.oom {

@@ -28,7 +28,9 @@ const (
 	maxBulk      = 32        // transfers at a time
 	maxPorts     = 256       // connections to ports at a time
 	maxWatches   = 64        // of files, at a time
-	maxViolation = 3         // within a minute
+	maxContexts  = 64
+	inlineSource = 2 << 20 // bytes of a program that travel in its start; with 1 MiB of environment it stays below wire.MaxMessage
+	maxViolation = 3       // within a minute
 )
 
 // MaxLag is how far a holder can lag behind its process, in bytes: the window, what the agent may send unacknowledged, and a frame.
@@ -52,6 +54,7 @@ type Timing struct {
 	LazyAck    time.Duration // that small output waits for its acknowledgement; 100 ms
 	BulkIdle   time.Duration // without progress of a transfer; 60 s
 	Commit     time.Duration // from the end of what is written to the agent's word that it is in its place; 10 min
+	Interrupt  time.Duration // between a timeout's INT to a program in a context and KILL; 5 s
 }
 
 func (t Timing) withDefaults() Timing {
@@ -63,6 +66,7 @@ func (t Timing) withDefaults() Timing {
 		{&t.Answer, 30 * time.Second}, {&t.Write, 10 * time.Second}, {&t.HoldStall, time.Minute}, {&t.Hangup, time.Minute},
 		{&t.HangupKill, 5 * time.Second}, {&t.KillReport, 2 * time.Second}, {&t.Lost, 5 * time.Second},
 		{&t.LazyAck, 100 * time.Millisecond}, {&t.BulkIdle, time.Minute}, {&t.Long, 10 * time.Minute}, {&t.Commit, 10 * time.Minute},
+		{&t.Interrupt, 5 * time.Second},
 	} {
 		if *d.p <= 0 {
 			*d.p = d.d

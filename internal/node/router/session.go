@@ -20,6 +20,7 @@ import (
 type Session struct {
 	cfg    Config
 	timing Timing
+	ctx    func() context.Context // of background work; ends with Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
 	closed chan struct{} // no further work; readers end
@@ -46,6 +47,8 @@ type Session struct {
 	processes  map[cay.ID]*Process
 	streams    map[uint64]*Process // running ones
 	names      map[string]*Process // running ones
+	contexts   map[string]ContextInfo
+	queues     map[string][]*Process // by context: the programs that run or wait in it, in their order
 	dirty      map[*Process]struct{}
 	lazy       map[*Process]struct{}
 	lazyTimer  *time.Timer
@@ -76,15 +79,16 @@ func New(cfg Config) *Session {
 		thawed: make(chan struct{}), bulk: make(chan struct{}, maxBulk), ports: make(chan struct{}, maxPorts), watches: make(chan struct{}, maxWatches), saves: make(chan struct{}, 1),
 		nextID: base, nextStream: base, adopting: true,
 		pending: map[uint64]*call{}, processes: map[cay.ID]*Process{}, streams: map[uint64]*Process{}, names: map[string]*Process{},
+		contexts: map[string]ContextInfo{}, queues: map[string][]*Process{},
 		dirty: map[*Process]struct{}{}, lazy: map[*Process]struct{}{},
 	}
 	if !cfg.Frozen {
 		close(s.thawed)
 	}
 	s.Touch()
-	s.takeOver()
 	ctx, cancel := context.WithCancel(context.Background())
-	s.cancel = cancel
+	s.ctx, s.cancel = func() context.Context { return ctx }, cancel
+	s.takeOver()
 	s.work.Go(func() { s.connect(ctx) })
 	s.work.Go(func() { s.save(ctx) })
 	return s

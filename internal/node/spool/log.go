@@ -42,6 +42,7 @@ type Log struct {
 	removed  bool          // its files are gone for good
 	changed  chan struct{} // closed by the next change; nil while nobody waits
 	scratch  []byte
+	report   report
 }
 
 type streamLog struct {
@@ -102,7 +103,7 @@ func (l *Log) Append(s cay.Stream, offset int64, data []byte) error {
 	return storeErr
 }
 
-func (l *Log) disk() int64 { return l.streams[0].disk + l.streams[1].disk }
+func (l *Log) disk() int64 { return l.streams[0].disk + l.streams[1].disk + l.report.size }
 
 // write stores a prefix of data as one record and reports its length. With l.mu.
 func (l *Log) write(s cay.Stream, data []byte) (int, error) {
@@ -230,6 +231,7 @@ func (l *Log) shed(all bool) int64 {
 			for len(st.segs) > 0 {
 				st.drop(0)
 			}
+			l.dropReport()
 			continue
 		}
 		if t := st.firstTail(head); t < len(st.segs) {
@@ -325,6 +327,9 @@ func (l *Log) Save() error {
 	l.mu.Unlock()
 	if err != nil {
 		return fmt.Errorf("save process %s: %w", p.ID, err)
+	}
+	if err := l.saveReport(); err != nil { // first: a process with an exit has its report
+		return fmt.Errorf("save the report of process %s: %w", p.ID, err)
 	}
 	if err := writeProcess(filepath.Join(l.dir, processFile), p); err != nil {
 		return fmt.Errorf("save process %s: %w", p.ID, err)

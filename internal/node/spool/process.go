@@ -62,13 +62,23 @@ type Process struct {
 	Deadline  time.Time     `json:"deadline,omitzero"`     // zero: none, or the sandbox is frozen
 	Remaining time.Duration `json:"remaining_ns,omitzero"` // of the timeout, while frozen
 
-	StdinClosed        bool `json:"stdin_closed,omitempty"` // since the start
+	StdinClosed bool          `json:"stdin_closed,omitempty"` // since the start
+	Code        *Code         `json:"code,omitempty"`         // of a program
+	Waits       time.Duration `json:"waits_ns,omitzero"`      // the timeout of a program whose turn in its context has not come
+
 	KillOnDisconnect   bool `json:"kill_on_disconnect,omitempty"`
 	HangupOnDisconnect bool `json:"hangup_on_disconnect,omitempty"`
 
 	Exit       *cay.ProcessExit `json:"exit,omitempty"`
 	StdoutSize int64            `json:"stdout_size"`
 	StderrSize int64            `json:"stderr_size"`
+}
+
+// Code is what is kept of a program that a process ran.
+type Code struct {
+	Language  string `json:"language"`
+	ContextID string `json:"context_id,omitempty"`
+	User      string `json:"user,omitempty"` // of the context
 }
 
 // writeProcess writes p over what is there, in one write: a file of its own and a rename would cost every exec twice as much. Should

@@ -57,6 +57,7 @@ func (s *Spool) recoverLog(id cay.ID) *Log {
 			st.size = last.streamStart + last.data
 		}
 	}
+	l.recoverReport()
 	// Bytes that were not kept are known from the record alone.
 	out, errs := &l.streams[0], &l.streams[1]
 	out.size, errs.size = max(out.size, p.StdoutSize), max(errs.size, p.StderrSize)

@@ -65,6 +65,11 @@ func (s service) begin(ctx context.Context, first *nodev1.ProcessInput) (*router
 		if err != nil {
 			return nil, nil, false, err
 		}
+		if code := in.Start.Spec.Code; code != nil {
+			if spec.Code, err = s.w.code(ctx, session, in.Start.SandboxId, code); err != nil {
+				return nil, nil, false, err
+			}
+		}
 		a, err := session.Start(ctx, router.StartSpec{
 			ID: cay.ID(in.Start.ProcessId), Spec: spec, Hold: !in.Start.Collect, Foreground: in.Start.Foreground,
 			KillOnDisconnect: in.Start.KillOnDisconnect, HangupOnDisconnect: in.Start.HangupOnDisconnect,
@@ -84,8 +89,12 @@ func (s service) begin(ctx context.Context, first *nodev1.ProcessInput) (*router
 }
 
 func processSpec(p *nodev1.ProcessSpec) (cay.ProcessSpec, error) {
-	if p == nil || len(p.Argv) == 0 && p.Shell == "" && !p.Tty && !p.Login { // on a terminal the shell alone is a command
+	command := len(p.GetArgv()) > 0 || p.GetShell() != ""
+	if p == nil || !command && p.Code == nil && !p.Tty && !p.Login { // on a terminal the shell alone is a command
 		return cay.ProcessSpec{}, cay.Errorf(cay.InvalidRequest, "there is no command").On("command")
+	}
+	if p.Code != nil && (command || p.Tty || p.Login) {
+		return cay.ProcessSpec{}, cay.Errorf(cay.InvalidRequest, "a program has neither a command nor a terminal").On("code")
 	}
 	if p.TimeoutMs < 0 || p.TimeoutMs > math.MaxInt64/int64(time.Millisecond) {
 		return cay.ProcessSpec{}, cay.Errorf(cay.InvalidRequest, "the timeout is out of range").On("timeout_seconds")
@@ -142,6 +151,9 @@ func send(ctx context.Context, stream *processStream, a *router.Attachment, coll
 		if err := sendExit(stream, log); err != nil {
 			return err
 		}
+		if err := sendReport(stream, log); err != nil {
+			return err
+		}
 		for _, which := range []cay.Stream{cay.Stdout, cay.Stderr} {
 			if err := sendKept(stream, log, which); err != nil {
 				return err
@@ -155,7 +167,10 @@ func send(ctx context.Context, stream *processStream, a *router.Attachment, coll
 		case err != nil:
 			return err
 		case ended:
-			return sendExit(stream, log)
+			if err := sendExit(stream, log); err != nil {
+				return err
+			}
+			return sendReport(stream, log)
 		case c.Gap > 0:
 			gap := &nodev1.OutputGap{Stream: uint32(c.Stream), Offset: c.Offset, Bytes: c.Gap}
 			err = stream.Send(&nodev1.ProcessOutput{Output: &nodev1.ProcessOutput_Gap{Gap: gap}})

@@ -9,13 +9,11 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
-	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
 )
 
 // service translates between the wire and the Worker; it decides nothing.
 type service struct {
-	nodev1connect.UnimplementedNodeServiceHandler // the calls that are still being built
-	w                                             *Worker
+	w *Worker
 }
 
 // answer makes what a unary handler returns.

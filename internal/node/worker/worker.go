@@ -179,10 +179,16 @@ func (w *Worker) inherit(ctx context.Context) error {
 	return nil
 }
 
+// Bounds of messages on the node service, in bytes: a program of the size that a client may send, and a whole report.
+const (
+	maxRequest = cay.MaxExecBody + wire.MaxMessage
+	maxAnswer  = spool.MaxReport + 1<<20
+)
+
 // Handler is the node service and the path to mount it at. HTTP/2 without TLS is the caller's to set up; see HTTP2.
 func (w *Worker) Handler() (path string, h http.Handler) {
 	return nodev1connect.NewNodeServiceHandler(service{w: w},
-		connect.WithReadMaxBytes(wire.MaxMessage), connect.WithSendMaxBytes(16<<20),
+		connect.WithReadMaxBytes(maxRequest), connect.WithSendMaxBytes(maxAnswer),
 		connect.WithCompression("gzip", nil, nil)) // on a local socket compressing costs more than it saves
 }
 

@@ -103,8 +103,8 @@ func (r *Result) Gap(s cay.Stream, g cay.Gap) error {
 	return nil
 }
 
-// End finishes the answer.
-func (r *Result) End() error {
+// End finishes the answer. more, if it is not nil, writes further members behind a comma.
+func (r *Result) End(more func(io.Writer) error) error {
 	for _, s := range []cay.Stream{cay.Stdout, cay.Stderr} {
 		if r.open != s && !r.isDone(s) {
 			if err := r.turnTo(s); err != nil {
@@ -118,8 +118,17 @@ func (r *Result) End() error {
 		return fmt.Errorf("encode the end: %w", err)
 	}
 	*r.out = append(*r.out, ',')
-	*r.out = append(*r.out, tail[1:]...)
-	*r.out = append(*r.out, '\n')
+	*r.out = append(*r.out, tail[1:len(tail)-1]...)
+	if more != nil {
+		*r.out = append(*r.out, ',')
+		if err := r.flush(1); err != nil {
+			return err
+		}
+		if err := more(r.w); err != nil {
+			return err
+		}
+	}
+	*r.out = append(*r.out, "}\n"...)
 	return r.flush(1)
 }
 

@@ -133,6 +133,21 @@ func (e *SSE) Exit(o Outcome, truncated PerStream) error {
 	return e.event("exit", e.offset, Exit{o, d})
 }
 
+// Members adds an event whose data is one object that members writes, straight to the client. An event that cannot be finished is left
+// without its end; the caller must cut the connection then.
+func (e *SSE) Members(name string, members func(io.Writer) error) error {
+	e.head(name, e.offset)
+	*e.out = append(*e.out, '{')
+	if err := e.Flush(); err != nil {
+		return err
+	}
+	if err := members(e.w); err != nil {
+		return err
+	}
+	*e.out = append(*e.out, "}\n\n"...)
+	return e.Flush()
+}
+
 // Error adds the event that says why the stream ends without an exit.
 func (e *SSE) Error(reason cay.ErrorReason, detail string) error {
 	e.endText(cay.Stdout)

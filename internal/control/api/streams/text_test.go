@@ -91,7 +91,7 @@ func FuzzResult(f *testing.F) {
 					data = data[n:]
 				}
 			}
-			if err := r.End(); err != nil {
+			if err := r.End(nil); err != nil {
 				t.Fatal(err)
 			}
 			r.Release()
