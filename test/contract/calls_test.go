@@ -208,6 +208,13 @@ var calls = map[string]example{
 
 	"sign-file": {call: does(call{body: fields{"method": "PUT", "path": "/workspace/signed", "user": "root", "ttl_seconds": 60, "max_bytes": 10}})},
 
+	"expose-port": {call: does(call{body: fields{"port": 3000, "public": false}}), more: []func(*stage) call{does(call{body: fields{"port": 3000, "public": true}, want: 200})}},
+	"list-ports":  {call: does(call{})},
+	"remove-port": {call: func(s *stage) call {
+		s.box.Call("POST", "/ports", fields{"port": 3001})
+		return call{vars: fields{"port": "3001"}, want: 204}
+	}, more: []func(*stage) call{does(call{vars: fields{"port": "3002"}, want: 404}), does(call{vars: fields{"port": "0"}, want: 400})}},
+
 	"read-archive": {call: func(s *stage) call {
 		s.box.Put("/tmp/archive/a", []byte("a"))
 		return call{query: fields{"path": "/tmp/archive", "format": "tar", "user": "sandbox"}, want: 200}

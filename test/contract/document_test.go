@@ -196,11 +196,16 @@ func parse(text []byte, raw rawDocument) (*document, error) {
 			if _, rest, ok := strings.Cut(r.Description, "Scope: `"); ok {
 				op.scope, _, _ = strings.Cut(rest, "`")
 			}
-			doc.operations = append(doc.operations, op)
+			if !carried(path) {
+				doc.operations = append(doc.operations, op)
+			}
 		}
 	}
 	return doc, nil
 }
+
+// carried is a path whose requests and answers are the affair of a server inside a sandbox, to whom any method and query goes as it is.
+func carried(path string) bool { return strings.HasSuffix(path, "/{rest}") }
 
 func isJSON(kind string) bool { return kind == jsonType || strings.HasSuffix(kind, "+json") }
 

@@ -320,6 +320,9 @@ func TestWrongMethodsAreRefusedAndNameTheRightOnes(t *testing.T) {
 	doc, raw := load(t)
 	inst := testkit.Server(t)
 	for _, path := range slices.Sorted(maps.Keys(raw.Paths)) {
+		if carried(path) {
+			continue
+		}
 		allowed := map[string]bool{}
 		for method := range raw.Paths[path] {
 			allowed[strings.ToUpper(method)] = true
