@@ -31,7 +31,7 @@ type settings struct {
 }
 
 // groupNames are the groups in their order.
-var groupNames = []string{"exec", "boot", "python", "python-boot", "code", "code-first", "pause", "stream", "idle", "churn", "files"}
+var groupNames = []string{"exec", "boot", "python", "python-boot", "code", "code-first", "pause", "stream", "ports", "idle", "churn", "files"}
 
 func (s settings) check(args []string) error {
 	if len(args) > 0 {
@@ -190,6 +190,7 @@ func (b *bench) measure(ctx context.Context) []harness.Group {
 			throughput, growth := b.streams(ctx, b.streamMiB<<20, share(45))
 			return []harness.Group{throughput, growth}
 		}},
+		{"ports", "", func() []harness.Group { return one(b.ports(ctx, share(15))) }},
 		{"idle", "", func() []harness.Group { return one(b.idleSandbox(ctx)) }},
 		{"churn", "", func() []harness.Group { return one(b.churn(ctx, churnRounds)) }},
 		{"files", "", func() []harness.Group { return one(b.files(ctx, b.fileMiB<<20, share(8))) }},

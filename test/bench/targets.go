@@ -26,6 +26,9 @@ const (
 	firstPromise   = "first code of a new sandbox beside a first exec of python3 -c"
 	resumeMS       = 10.0
 	resumePromise  = "resume of a paused sandbox, from the call to the answer"
+	portsRate      = 1000.0
+	portsPromise   = "requests a second through a port's URL, or nine tenths of those without the proxy where that is less"
+	portsOfNode    = 0.9
 	growthPromised = "growth of memory during a stream: "
 )
 
@@ -62,6 +65,14 @@ func targets(r harness.Report) []harness.Target {
 			bound = min(bound, streamOfRunsc*runsc)
 		}
 		all = append(all, harness.AtLeast(streamPromise, "MB/s", value, bound, ok))
+	}
+	if g := r.Group("ports"); len(g.Series) > 0 {
+		value, ok := g.Median(byURL)
+		bound := portsRate
+		if node, measured := g.Median(byNode); measured {
+			bound = min(bound, portsOfNode*node)
+		}
+		all = append(all, harness.AtLeast(portsPromise, "requests/s", value, bound, ok))
 	}
 	for _, s := range r.Group(flatGrowth).Series {
 		all = append(all, harness.AtMost(growthPromised+s.Name, "MB", s.Max, flatMB, s.N > 0))

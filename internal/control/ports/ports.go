@@ -60,10 +60,10 @@ const (
 	// idle ends a connection on which nothing has moved, in either direction.
 	idle = time.Hour
 	// keepAlive is how long a connection to a server in a sandbox waits for the next request.
-	keepAlive = 90 * time.Second
+	keepAlive = 30 * time.Second
 
 	maxIdle          = 1024     // connections that wait for the next request, in all
-	maxIdlePort      = 64       // and of one port
+	maxIdlePort      = 64       // and of one port in one form: a few busy ports must not hold all of the 256 connections of a sandbox
 	maxHeader        = 64 << 10 // bytes of an answer's header
 	maxRequests      = 4096     // requests under way, in all
 	maxRequestsOfOne = 1024     // and of one sandbox
