@@ -2,6 +2,7 @@ package client
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -26,6 +27,20 @@ type CodeContext struct {
 	ExecutionCount int       `json:"execution_count"`
 	CreatedAt      time.Time `json:"created_at"`
 	LastUsedAt     time.Time `json:"last_used_at"`
+
+	Raw json.RawMessage `json:"-"` // the object as it came
+}
+
+// UnmarshalJSON keeps the object as it came in Raw.
+func (x *CodeContext) UnmarshalJSON(data []byte) error {
+	type plain CodeContext
+	return keeping(data, (*plain)(x), &x.Raw)
+}
+
+// MarshalJSON writes the object as it came.
+func (x CodeContext) MarshalJSON() ([]byte, error) {
+	type plain CodeContext
+	return orRaw(x.Raw, plain(x))
 }
 
 // ContextRequest asks for a context; what is left zero is the server's choice.

@@ -15,7 +15,6 @@ type feed struct {
 	open      func(lastID string) *call
 	event     func(sseEvent) (stop bool, err error) // stop: the caller has left, or nothing can follow
 	lost      func() (stop bool)                    // a connection broke and is being made again; may be nil
-	endless   bool                                  // the server has no reason to end it: that it did is a fault as any other
 }
 
 // errFeedEnded is the end of a stream in good order.
@@ -29,7 +28,7 @@ func (f *feed) run(ctx context.Context) error {
 	for attempt := 0; ; attempt++ {
 		began := time.Now()
 		progressed, stop, err := f.once(ctx, &lastID, &reached)
-		if stop || errors.Is(err, errFeedEnded) && !f.endless {
+		if stop || errors.Is(err, errFeedEnded) {
 			return nil
 		}
 		if ctx.Err() != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	pathpkg "path"
 	"strconv"
 	"time"
 )
@@ -52,15 +53,22 @@ func (i *FileInfo) IsRegular() bool { return i.Type == "file" || i.Type == "regu
 // IsSymlink reports whether it is a symbolic link.
 func (i *FileInfo) IsSymlink() bool { return i.Type == "symlink" }
 
-// UnmarshalJSON reads the mode, an octal string.
+// UnmarshalJSON reads the mode, an octal string, and a path that is no UTF-8 by its percent-encoding.
 func (i *FileInfo) UnmarshalJSON(data []byte) error {
 	type plain FileInfo
 	doc := struct {
 		*plain
-		Mode string `json:"mode"`
+		Mode        string `json:"mode"`
+		PathPercent string `json:"path_percent"`
 	}{plain: (*plain)(i)}
 	if err := json.Unmarshal(data, &doc); err != nil {
 		return err
+	}
+	if doc.PathPercent != "" {
+		if err := unpercent(&i.Path, doc.PathPercent); err != nil {
+			return err
+		}
+		i.Name = pathpkg.Base(i.Path)
 	}
 	if doc.Mode != "" {
 		bits, err := strconv.ParseUint(doc.Mode, 8, 32)
@@ -70,6 +78,19 @@ func (i *FileInfo) UnmarshalJSON(data []byte) error {
 		i.Mode = modeOf(uint32(bits))
 	}
 	i.Raw = append(i.Raw[:0:0], data...)
+	return nil
+}
+
+// unpercent sets path to what the percent-encoding says, where there is one: JSON cannot hold a path that is no UTF-8.
+func unpercent(path *string, encoded string) error {
+	if encoded == "" {
+		return nil
+	}
+	raw, err := url.PathUnescape(encoded)
+	if err != nil {
+		return fmt.Errorf("path: %w", err)
+	}
+	*path = raw
 	return nil
 }
 
@@ -267,6 +288,77 @@ func (f *Files) Remove(ctx context.Context, path string, recursive bool) error {
 	}
 	if _, err := f.c.json(ctx, f.call(http.MethodDelete, path, query), nil); err != nil {
 		return fmt.Errorf("remove %s: %w", path, err)
+	}
+	return nil
+}
+
+// FileHead is what a read of a file would answer, without its content.
+type FileHead struct {
+	Size       int64
+	ETag       string
+	ModifiedAt time.Time // zero when the server does not say
+}
+
+// Head answers a file's size and ETag, a symlink's target's.
+func (f *Files) Head(ctx context.Context, path string) (*FileHead, error) {
+	res, err := f.c.do(ctx, f.call(http.MethodHead, path, nil))
+	if err != nil {
+		return nil, fmt.Errorf("head %s: %w", path, err)
+	}
+	defer res.Body.Close()
+	modified, _ := http.ParseTime(res.Header.Get("Last-Modified"))
+	return &FileHead{Size: res.ContentLength, ETag: res.Header.Get("ETag"), ModifiedAt: modified}, nil
+}
+
+// ChmodOptions says what to change; zero leaves it.
+type ChmodOptions struct {
+	Mode      fs.FileMode // permission bits
+	User      string      // the new owner
+	Recursive bool        // and all below
+}
+
+// Chmod changes the mode or the owner of a file.
+func (f *Files) Chmod(ctx context.Context, path string, o ChmodOptions) (*FileInfo, error) {
+	body := map[string]any{"path": path}
+	if o.Mode != 0 {
+		body["mode"] = formatMode(o.Mode)
+	}
+	if o.User != "" {
+		body["user"] = o.User
+	}
+	if o.Recursive {
+		body["recursive"] = true
+	}
+	info := new(FileInfo)
+	if err := f.act(ctx, "chmod", path, body, info); err != nil {
+		return nil, err
+	}
+	return info, nil
+}
+
+// Compose puts up to 1000 files together into one at path and removes them: the parts of an upload that was made in pieces.
+// Readers see the old file or the whole new one. Mode 0: the server's default.
+func (f *Files) Compose(ctx context.Context, sources []string, path string, mode fs.FileMode) (*FileInfo, error) {
+	body := map[string]any{"sources": sources, "path": path}
+	if mode != 0 {
+		body["mode"] = formatMode(mode)
+	}
+	info := new(FileInfo)
+	if err := f.act(ctx, "compose", path, body, info); err != nil {
+		return nil, err
+	}
+	return info, nil
+}
+
+// act posts to an action of the files group. out may be nil.
+func (f *Files) act(ctx context.Context, action, path string, body map[string]any, out any) error {
+	r, err := f.call(http.MethodPost, "", url.Values{}, action).withJSON(body)
+	if err != nil {
+		return err
+	}
+	r.set("Idempotency-Key", newIdempotencyKey())
+	if _, err := f.c.json(ctx, r, out); err != nil {
+		return fmt.Errorf("%s %s: %w", action, path, err)
 	}
 	return nil
 }

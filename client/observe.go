@@ -80,6 +80,20 @@ type SandboxEvent struct {
 	Type      string          `json:"type"`
 	At        time.Time       `json:"at"`
 	Data      json.RawMessage `json:"data"`
+
+	Raw json.RawMessage `json:"-"` // the object as it came
+}
+
+// UnmarshalJSON keeps the object as it came in Raw.
+func (e *SandboxEvent) UnmarshalJSON(data []byte) error {
+	type plain SandboxEvent
+	return keeping(data, (*plain)(e), &e.Raw)
+}
+
+// MarshalJSON writes the object as it came.
+func (e SandboxEvent) MarshalJSON() ([]byte, error) {
+	type plain SandboxEvent
+	return orRaw(e.Raw, plain(e))
 }
 
 // EventReset is the Type of an event that says: what came after the id asked for is no longer all kept, and what follows begins
@@ -111,6 +125,20 @@ type LogEntry struct {
 	Source  string    `json:"source"` // boot, agent, packages
 	Level   string    `json:"level"`
 	Message string    `json:"message"`
+
+	Raw json.RawMessage `json:"-"` // the object as it came
+}
+
+// UnmarshalJSON keeps the object as it came in Raw.
+func (l *LogEntry) UnmarshalJSON(data []byte) error {
+	type plain LogEntry
+	return keeping(data, (*plain)(l), &l.Raw)
+}
+
+// MarshalJSON writes the object as it came.
+func (l LogEntry) MarshalJSON() ([]byte, error) {
+	type plain LogEntry
+	return orRaw(l.Raw, plain(l))
 }
 
 // Logs yields what was said around a sandbox, oldest first. With Follow it goes on, over broken connections, until the sandbox has

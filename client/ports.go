@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -28,6 +29,20 @@ type Port struct {
 	URL       string    `json:"url"`
 	Token     string    `json:"token"` // "" when public; see [Port.Request]
 	CreatedAt time.Time `json:"created_at"`
+
+	Raw json.RawMessage `json:"-"` // the object as it came
+}
+
+// UnmarshalJSON keeps the object as it came in Raw.
+func (p *Port) UnmarshalJSON(data []byte) error {
+	type plain Port
+	return keeping(data, (*plain)(p), &p.Raw)
+}
+
+// MarshalJSON writes the object as it came.
+func (p Port) MarshalJSON() ([]byte, error) {
+	type plain Port
+	return orRaw(p.Raw, plain(p))
 }
 
 // TokenHeader carries a port's token.
@@ -45,7 +60,8 @@ func (p *Port) TokenURL() string {
 	return u.String()
 }
 
-// Request is a request to a path of the server behind the port, with the token.
+// Request is a request to a path of the server behind the port, with the token. The name in a local server's URLs ends in .localhost,
+// which browsers take for this machine and not every resolver does; [Ports.Do] needs no name.
 func (p *Port) Request(ctx context.Context, method, path string) (*http.Request, error) {
 	r, err := http.NewRequestWithContext(ctx, method, strings.TrimRight(p.URL, "/")+"/"+strings.TrimLeft(path, "/"), nil)
 	if err != nil {

@@ -265,11 +265,7 @@ func (l *ProcessLogs) Complete() bool { return l.Status != "running" && l.NextOf
 // UnmarshalJSON keeps the object as it came in Raw.
 func (l *ProcessLogs) UnmarshalJSON(data []byte) error {
 	type plain ProcessLogs
-	if err := json.Unmarshal(data, (*plain)(l)); err != nil {
-		return err
-	}
-	l.Raw = append(l.Raw[:0:0], data...)
-	return nil
+	return keeping(data, (*plain)(l), &l.Raw)
 }
 
 // LogsOptions selects a stretch of output; zero is the beginning, up to the server's limit.

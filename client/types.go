@@ -234,3 +234,20 @@ func unmarshalBoth(data []byte, a, b any) error {
 	}
 	return json.Unmarshal(data, b)
 }
+
+// keeping decodes an object and keeps it as it came.
+func keeping(data []byte, into any, raw *json.RawMessage) error {
+	if err := json.Unmarshal(data, into); err != nil {
+		return err
+	}
+	*raw = append((*raw)[:0:0], data...)
+	return nil
+}
+
+// orRaw encodes an object as it came, where it came from a server.
+func orRaw(raw json.RawMessage, plain any) ([]byte, error) {
+	if raw != nil {
+		return raw, nil
+	}
+	return json.Marshal(plain)
+}

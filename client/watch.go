@@ -30,13 +30,30 @@ type WatchEvent struct {
 	To   string    `json:"to"`   // of a rename
 }
 
+// UnmarshalJSON takes paths that are no UTF-8 by their percent-encoding.
+func (e *WatchEvent) UnmarshalJSON(data []byte) error {
+	type plain WatchEvent
+	doc := struct {
+		*plain
+		PathPercent string `json:"path_percent"`
+		ToPercent   string `json:"to_percent"`
+	}{plain: (*plain)(e)}
+	if err := json.Unmarshal(data, &doc); err != nil {
+		return err
+	}
+	if err := unpercent(&e.Path, doc.PathPercent); err != nil {
+		return err
+	}
+	return unpercent(&e.To, doc.ToPercent)
+}
+
 // WatchOptions says what to watch.
 type WatchOptions struct {
 	Recursive bool // directories within directories as well
 }
 
-// Watch yields the changes of a directory or file until the loop is left or ctx ends. A broken connection is made again, with
-// an overflow for what was missed and another ready.
+// Watch yields the changes of a directory or file until the loop is left, ctx ends, or what is watched is itself removed or moved. A
+// broken connection is made again, with an overflow for what was missed and another ready.
 func (f *Files) Watch(ctx context.Context, path string, o WatchOptions) iter.Seq2[WatchEvent, error] {
 	query := url.Values{}
 	if o.Recursive {
@@ -45,7 +62,7 @@ func (f *Files) Watch(ctx context.Context, path string, o WatchOptions) iter.Seq
 	r := f.call(http.MethodGet, path, query, "watch")
 	return func(yield func(WatchEvent, error) bool) {
 		missed := false
-		w := &feed{c: f.c, attempted: "watch " + path, endless: true,
+		w := &feed{c: f.c, attempted: "watch " + path,
 			open: func(string) *call { return &call{method: http.MethodGet, path: r.path, query: r.query} },
 			lost: func() bool {
 				if missed { // said already

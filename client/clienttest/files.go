@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"net/url"
 	pathpkg "path"
 	"slices"
 	"strconv"
@@ -268,4 +269,91 @@ func moveFile(w http.ResponseWriter, r *http.Request, t *tree) {
 	delete(t.entries, body.From)
 	t.tellLocked(change{Type: "rename", Path: body.From, To: body.To})
 	answer(w, 200, t.info(body.To))
+}
+
+func chmodFile(w http.ResponseWriter, r *http.Request, t *tree) {
+	var body struct {
+		Path, Mode, User string
+		Recursive        bool
+	}
+	if !decode(w, r, &body) {
+		return
+	}
+	if body.Mode == "" && body.User == "" {
+		problem(w, 400, "invalid_request", "give mode or user")
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	path := pathpkg.Clean(body.Path)
+	if t.get(w, path) == nil {
+		return
+	}
+	for other, e := range t.entries {
+		if body.Mode != "" && (other == path || body.Recursive && strings.HasPrefix(other, path+"/")) {
+			e.Mode = body.Mode
+			t.tellLocked(change{Type: "chmod", Path: other})
+		}
+	}
+	answer(w, 200, t.info(path))
+}
+
+func composeFile(w http.ResponseWriter, r *http.Request, t *tree) {
+	var body struct {
+		Sources    []string
+		Path, Mode string
+	}
+	if !decode(w, r, &body) {
+		return
+	}
+	if len(body.Sources) == 0 || len(body.Sources) > 1000 {
+		problem(w, 400, "invalid_request", "sources must be 1 to 1000 paths")
+		return
+	}
+	if body.Mode == "" {
+		body.Mode = "0644"
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var content []byte
+	for _, source := range body.Sources {
+		e := t.get(w, source)
+		if e == nil {
+			return
+		}
+		content = append(content, e.Content...)
+	}
+	for _, source := range body.Sources {
+		delete(t.entries, pathpkg.Clean(source))
+	}
+	t.writeLocked(pathpkg.Clean(body.Path), &Entry{Type: "file", Mode: body.Mode, Content: content})
+	answer(w, 200, t.info(pathpkg.Clean(body.Path)))
+}
+
+// signFile answers a URL that works, and whose signature nobody checks.
+func (s *Server) signFile(w http.ResponseWriter, r *http.Request, _ *sandbox) {
+	body := struct {
+		Method, Path, User string
+		TTLSeconds         float64 `json:"ttl_seconds"`
+		MaxBytes           int64   `json:"max_bytes"`
+	}{TTLSeconds: 3600}
+	if !decode(w, r, &body) {
+		return
+	}
+	if body.TTLSeconds < 1 || body.TTLSeconds > 604800 {
+		problem(w, 400, "invalid_request", "ttl_seconds must be from 1 to 604800")
+		return
+	}
+	expires := time.Now().Add(time.Duration(body.TTLSeconds * float64(time.Second)))
+	q := url.Values{"path": {body.Path}, "key": {"key_test"}, "expires": {fmt.Sprint(expires.Unix())}, "signature": {"test"}}
+	doc := map[string]any{"method": body.Method, "path": body.Path, "expires_at": expires.UTC().Format(time.RFC3339), "max_bytes": nil}
+	if body.User != "" {
+		q.Set("user", body.User)
+	}
+	if body.MaxBytes > 0 {
+		q.Set("max_bytes", fmt.Sprint(body.MaxBytes))
+		doc["max_bytes"] = body.MaxBytes
+	}
+	doc["url"] = s.URL + "/v1/sandboxes/" + r.PathValue("id") + "/files?" + q.Encode()
+	answer(w, 200, doc)
 }
