@@ -84,21 +84,26 @@ func unfinished(name string) bool {
 
 // removeAt removes a tree below dir. What it may not remove stays, and is the error.
 func removeAt(dir int, name string) error {
-	err := unix.Unlinkat(dir, name, 0)
-	if err == nil || err == unix.ENOENT {
+	refused := unix.Unlinkat(dir, name, 0)
+	if refused == nil || refused == unix.ENOENT {
 		return nil
 	}
-	if err != unix.EISDIR && err != unix.EPERM {
-		return err
-	}
 	fd, err := openDirectoryAt(dir, name)
-	if err != nil {
+	switch err {
+	case nil:
+	case unix.ENOENT:
+		return nil
+	case unix.EACCES: // one that may not be read can be removed when it is empty
+		if unix.Unlinkat(dir, name, unix.AT_REMOVEDIR) == nil {
+			return nil
+		}
 		return err
+	default: // it is no directory
+		return refused
 	}
 	defer unix.Close(fd)
 	for {
 		seen := 0
-		// A directory may leave out names while it loses others: read it again until it is empty.
 		err := eachName(fd, func(name string) error {
 			seen++
 			return removeAt(fd, name)
@@ -107,7 +112,14 @@ func removeAt(dir int, name string) error {
 			return err
 		}
 		if seen == 0 {
-			return unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+			if err := unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); err != unix.ENOENT {
+				return err
+			}
+			return nil
+		}
+		// A directory may leave out names while it loses others: read it again until it is empty.
+		if _, err := unix.Seek(fd, 0, unix.SEEK_SET); err != nil {
+			return err
 		}
 	}
 }

@@ -224,6 +224,15 @@ func (f *Files) Remove(req *guestv1.Remove) error {
 		if path.Clean(req.Path) == "/" {
 			return cay.Errorf(cay.Unprocessable, "the root directory cannot be removed").On("path")
 		}
-		return os.RemoveAll(strings.TrimRight(req.Path, "/"))
+		dir, base := path.Split(strings.TrimRight(req.Path, "/"))
+		if base == "." || base == ".." {
+			return cay.Errorf(cay.Unprocessable, "name the directory itself to remove it, not by %s", base).On("path")
+		}
+		parent, err := openAt(unix.AT_FDCWD, dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return err
+		}
+		defer unix.Close(parent)
+		return removeAt(parent, base)
 	})
 }

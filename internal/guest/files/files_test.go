@@ -10,7 +10,7 @@ import (
 	"github.com/cayhq/cay/internal/wire/guestv1"
 )
 
-func asRoot(t *testing.T) *Files {
+func asRoot(t testing.TB) *Files {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("acts as other users, which takes root")

@@ -128,11 +128,11 @@ func (x *extraction) move(stage, target int, prefix string) error {
 		if moved == 0 {
 			break
 		}
-		if _, err := unix.Seek(from, 0, 0); err != nil {
+		if _, err := unix.Seek(from, 0, unix.SEEK_SET); err != nil {
 			return err
 		}
 	}
-	if _, err := unix.Seek(from, 0, 0); err != nil {
+	if _, err := unix.Seek(from, 0, unix.SEEK_SET); err != nil {
 		return err
 	}
 	return eachName(from, func(name string) error { // what is left is at the target as well
