@@ -38,6 +38,16 @@ var methods = map[string][]any{
 	"exec-websocket": {(*client.Client).Session, (*client.Processes).Attach},
 	"terminal":       {(*client.Client).Terminal},
 
+	"run-code":       {(*client.Client).RunCode, (*client.Client).StreamCode},
+	"code-websocket": {(*client.Client).CodeSession},
+
+	"create-context":    {(*client.Contexts).Create},
+	"list-contexts":     {(*client.Contexts).List},
+	"get-context":       {(*client.Contexts).Get},
+	"delete-context":    {(*client.Contexts).Close},
+	"interrupt-context": {(*client.Contexts).Interrupt},
+	"restart-context":   {(*client.Contexts).Restart},
+
 	"start-process":    {(*client.Processes).Start},
 	"list-processes":   {(*client.Processes).List},
 	"get-process":      {(*client.Processes).Get},
