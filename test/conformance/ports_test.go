@@ -518,6 +518,31 @@ func TestWhereNothingListensItIsUnavailable(t *testing.T) {
 	}
 }
 
+func TestClientsThatGoLeaveNoConnectionsBehindAtADeafServer(t *testing.T) {
+	const more = 300 // than a sandbox can have connections
+	s := serve(t, "127.0.0.1:3000")
+	var clients sync.WaitGroup
+	slots := make(chan struct{}, 16)
+	for range more {
+		slots <- struct{}{}
+		clients.Go(func() {
+			defer func() { <-slots }()
+			ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+			defer cancel()
+			_, _ = s.Do(ctx, "GET", s.Path(s.path("/deaf")), nil) // there is no answer
+		})
+	}
+	clients.Wait()
+	testkit.Eventually(t, time.Minute, "new connections are possible", func() error {
+		for range 3 {
+			if resp := s.Call("GET", s.path("/small"), nil, "Connection", "close"); resp.Status != 200 {
+				return fmt.Errorf("%v", resp)
+			}
+		}
+		return nil
+	})
+}
+
 func TestARemovedPortAndADeletedSandboxAreGone(t *testing.T) {
 	s := serve(t, "127.0.0.1:3000")
 	e := s.expose(false)

@@ -14,6 +14,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/coder/websocket"
@@ -30,12 +31,14 @@ func main() {
 	log.Fatal(<-failed)
 }
 
-var open, served atomic.Int64
+var (
+	open atomic.Int64
+	deaf sync.Map // of net.Conn, kept so that nothing closes them
+)
 
 func counted(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		open.Add(1)
-		served.Add(1)
 		defer open.Add(-1)
 		next.ServeHTTP(w, r)
 	})
@@ -137,6 +140,12 @@ func handler() http.Handler {
 	mux.HandleFunc("/header", func(w http.ResponseWriter, r *http.Request) {
 		n, _ := strconv.Atoi(r.FormValue("bytes"))
 		w.Header().Set("X-Large", strings.Repeat("x", n))
+	})
+	// Takes a connection over and forgets it.
+	mux.HandleFunc("/deaf", func(w http.ResponseWriter, _ *http.Request) {
+		if conn, _, err := http.NewResponseController(w).Hijack(); err == nil {
+			deaf.Store(conn, true)
+		}
 	})
 	mux.HandleFunc("/hang", func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -124,7 +124,7 @@ func (a *API) record(w *response, r *http.Request, x *exchange, took time.Durati
 		a.metrics.duration.WithLabelValues(route).Observe(took.Seconds())
 	}
 	level := slog.LevelInfo
-	if w.status >= 500 && !x.guest {
+	if w.status >= 500 && (!x.guest || x.err != nil && cay.ReasonOf(x.err) == cay.Internal) {
 		level = slog.LevelError
 	}
 	if !a.Logger.Enabled(r.Context(), level) {

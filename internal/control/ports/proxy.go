@@ -1,19 +1,18 @@
 package ports
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
+	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"bufio"
 
 	"github.com/cayhq/cay"
 )
@@ -122,8 +121,10 @@ func failure(ctx context.Context, t *target) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.As(err, &own), errors.Is(err, context.Canceled):
+	case errors.As(err, &own):
 		return err
+	case errors.Is(err, context.Canceled):
+		return cay.Errorf(cay.Unavailable, "the request was called off").Because(err)
 	default:
 		return cay.Errorf(cay.Unavailable, "the server on port %d of the sandbox gave no usable answer", t.port).After(time.Second).Because(err)
 	}
@@ -169,10 +170,20 @@ func (a *answer) WriteHeader(status int) {
 	if status >= 100 && status < 200 && status != http.StatusSwitchingProtocols {
 		a.t.form.scrub(h) // interim answers come past ModifyResponse
 	} else {
-		maps.Copy(h, a.base)
+		a.own(h)
 		a.t.form.add(h)
 	}
 	a.ResponseWriter.WriteHeader(status)
+}
+
+// own puts the server's own headers over those of the sandbox. What an answer varies by adds up.
+func (a *answer) own(h http.Header) {
+	for name, values := range a.base {
+		if name == "Vary" {
+			values = append(slices.Clone(values), h[name]...)
+		}
+		h[name] = values
+	}
 }
 
 // Write gives a client that takes nothing as long as everybody.
@@ -196,7 +207,7 @@ func (a *answer) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	maps.Copy(a.Header(), a.base)
+	a.own(a.Header())
 	_ = nc.SetDeadline(time.Time{})
 	c, err := a.p.track(a.t.form.pool(a.t.key), nc, rw.Reader)
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/wire/guestv1"
@@ -55,9 +57,45 @@ func (a *Agent) dialPort(ctx context.Context, p wire.Preamble, req *guestv1.Dial
 	}
 	_ = node.SetDeadline(time.Time{})
 	var both sync.WaitGroup
-	both.Go(func() { pipe(server, node) })
+	answered := make(chan struct{})
+	both.Go(func() {
+		pipe(server, node)
+		untilHungUp(node, answered)
+		server.Close()
+	})
 	pipe(node, server)
+	close(answered)
 	both.Wait()
+}
+
+// hangUpPoll is how often a connection whose one direction has ended is looked at.
+const hangUpPoll = time.Second
+
+// untilHungUp waits until answered, or until the other end has closed the connection altogether, which a read cannot tell from the end of
+// one direction: a server that does not notice must not keep the connection.
+func untilHungUp(conn *net.UnixConn, answered <-chan struct{}) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return
+	}
+	tick := time.NewTicker(hangUpPoll)
+	defer tick.Stop()
+	for {
+		hungUp := false
+		err := raw.Control(func(fd uintptr) {
+			look := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+			n, err := unix.Poll(look, 0)
+			hungUp = err == nil && n > 0 && look[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+		})
+		if err != nil || hungUp {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-answered:
+			return
+		}
+	}
 }
 
 // dialNode opens a connection to the node, a few at a time; one that finds its queue full tries again.

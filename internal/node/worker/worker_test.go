@@ -38,6 +38,7 @@ type node struct {
 	t      testing.TB
 	driver *fakeDriver
 	dir    string
+	socket string
 	worker *worker.Worker
 	stop   func()
 }
@@ -61,6 +62,7 @@ func startNode(t testing.TB, d *fakeDriver, dir string, change ...func(*worker.C
 	}
 	mux := http.NewServeMux()
 	mux.Handle(w.Handler())
+	mux.Handle(w.PortHandler())
 	sock := filepath.Join(t.TempDir(), "n")
 	l, err := net.Listen("unix", sock)
 	if err != nil {
@@ -68,7 +70,10 @@ func startNode(t testing.TB, d *fakeDriver, dir string, change ...func(*worker.C
 	}
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	srv := &http.Server{Handler: mux, Protocols: protocols, HTTP2: worker.HTTP2()}
+	served := new(http.Protocols)
+	served.SetUnencryptedHTTP2(true)
+	served.SetHTTP1(true)
+	srv := &http.Server{Handler: mux, Protocols: served, HTTP2: worker.HTTP2()}
 	var work sync.WaitGroup
 	work.Go(func() { srv.Serve(l) })
 	ctx, cancel := context.WithCancel(context.Background())
@@ -83,7 +88,7 @@ func startNode(t testing.TB, d *fakeDriver, dir string, change ...func(*worker.C
 		},
 		Protocols: protocols, HTTP2: worker.HTTP2(),
 	}
-	n := &node{t: t, driver: d, dir: dir, worker: w}
+	n := &node{t: t, driver: d, dir: dir, socket: sock, worker: w}
 	n.NodeServiceClient = nodev1connect.NewNodeServiceClient(&http.Client{Transport: transport}, "http://node")
 	var once sync.Once
 	n.stop = func() {

@@ -28,6 +28,7 @@ type Node struct {
 	OnDestroy func(ctx context.Context, r *nodev1.DestroyRequest) error
 	OnFreeze  func(ctx context.Context, id string) error
 	OnAdopt   func(ctx context.Context) error
+	OnPort    http.HandlerFunc // answers requests for connections to ports
 
 	socket string
 
@@ -62,8 +63,10 @@ func (n *Node) Start(t *testing.T) {
 	}
 	mux := http.NewServeMux()
 	mux.Handle(nodev1connect.NewNodeServiceHandler(n))
+	mux.HandleFunc(noderpc.PortPattern, func(w http.ResponseWriter, r *http.Request) { n.OnPort(w, r) })
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
+	protocols.SetHTTP1(true)
 	server := &http.Server{Handler: mux, Protocols: protocols}
 	n.mu.Lock()
 	n.boot, n.adopted, n.server = string(cay.NewID("boot_")), false, server

@@ -32,6 +32,7 @@ type Agent struct {
 	// Answer, when it is set and returns something, is used instead of the agent's own answer.
 	Answer func(m *guestv1.ToAgent) *guestv1.ToNode
 	Files  map[string][]byte
+	Ports  map[int]func(net.Conn) // servers; a connection ends when its function returns
 
 	once sync.Once
 	gone chan struct{}
@@ -370,6 +371,16 @@ func (a *Agent) transfer(b *guestv1.Bulk) {
 	header := func(h *guestv1.BulkHeader) {
 		p, _ := proto.Marshal(h)
 		c.Write(wire.AppendFrame(nil, wire.Frame{Type: wire.FrameHeader, Payload: p}))
+	}
+	if d := b.GetDialPort(); d != nil {
+		serve := a.Ports[int(d.Port)]
+		if serve == nil {
+			header(&guestv1.BulkHeader{Problem: &guestv1.Problem{Reason: "unavailable", Detail: "refused"}})
+			return
+		}
+		header(&guestv1.BulkHeader{Done: &guestv1.Done{}})
+		serve(c)
+		return
 	}
 	if r := b.GetReadFile(); r != nil {
 		a.mu.Lock()
