@@ -172,9 +172,13 @@ func (r *Result) Bytes(mime string) []byte {
 	return b
 }
 
-// isText reports whether a form is written as it is, rather than in base64.
+// isText reports whether the API writes a form as it is, rather than in base64.
 func isText(mime string) bool {
-	return strings.HasPrefix(mime, "text/") || strings.HasSuffix(mime, "+xml") || mime == "application/javascript"
+	switch mime {
+	case "application/javascript", "application/xml", "application/x-latex":
+		return true
+	}
+	return strings.HasPrefix(mime, "text/") || strings.HasSuffix(mime, "+xml")
 }
 
 func isJSON(mime string) bool { return mime == "application/json" || strings.HasSuffix(mime, "+json") }

@@ -13,7 +13,7 @@ import (
 // Language runs code as a process of a sandbox. vars are the variables of the context it runs in, which stay, or new ones.
 type Language func(ctx context.Context, p *Proc, code string, vars map[string]string) Outcome
 
-// Outcome is how a run of code ended.
+// Outcome is how a run of code ended. Main, Shown and Raised are answered of runs in a context alone.
 type Outcome struct {
 	ExitCode int
 	Main     string            // the value of the last expression, as text; "": none
@@ -195,6 +195,8 @@ func (s *Server) codeProgramLocked(sb *sandbox, p *process, d startDoc) Program 
 		doc["language"], doc["context_id"], doc["execution_count"], doc["context_lost"] = name, nil, count, false
 		if c != nil {
 			doc["context_id"] = c.id
+		} else { // a program of its own has output, and no values
+			doc["results"], doc["error"] = []any{}, nil
 		}
 		p.mu.Lock()
 		defer p.mu.Unlock()

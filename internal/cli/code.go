@@ -35,10 +35,11 @@ func (a *app) codeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "code [flags] SBX [CODE]",
 		Short: "Run code in a sandbox",
-		Long: "Code runs a piece of code with its output here, prints the value of its last expression where the language has one, and\n" +
-			"exits with its code. The language is --language, else the file's by its name, else the sandbox's, else python.\n\n" +
-			"In a context (see: cay context create) code finds the variables of the code before it. Ctrl-C interrupts the code and\n" +
-			"leaves the context. Files that the code writes to /output, and images that it shows, are fetched by --save.",
+		Long: "Code runs a piece of code with its output here and exits with its code. The language is --language, else the file's by its\n" +
+			"name, else the sandbox's, else python.\n\n" +
+			"In a context (see: cay context create) code finds the variables of the code before it, and the value of its last\n" +
+			"expression is printed. Ctrl-C interrupts the code and leaves the context. Files that the code writes to /output, and\n" +
+			"images that it shows, are fetched by --save.",
 		Example: "  cay code planner 'print(1)'\n  cay code planner -f plot.py --save plots\n  cay code -l javascript planner 'console.log(1)'\n" +
 			"  ctx=$(cay context create planner); cay code -c $ctx planner 'x = 1'; cay code -c $ctx planner x",
 		Args: between(1, 2),
