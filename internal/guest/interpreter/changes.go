@@ -21,6 +21,11 @@ const (
 // caches are directories whose content is no work of a program: what interpreters and tools keep to be quicker the next time.
 var caches = []string{"__pycache__", ".cache", ".npm", ".bundle"}
 
+// isCache also knows where the go command counts its own use.
+func isCache(dir, name string) bool {
+	return slices.Contains(caches, name) || name == "telemetry" && strings.HasSuffix(dir, "/.config/go")
+}
+
 // entry is one file as a scan found it. Directories, devices, FIFOs and sockets are no entries.
 type entry struct {
 	path  string
@@ -109,7 +114,7 @@ func (w *walker) directory(fd int, dir string, device uint64, depth int) bool {
 		case unix.S_IFREG, unix.S_IFLNK:
 			w.entries = append(w.entries, entry{path: file, size: st.Size, mtime: st.Mtim.Nano(), inode: st.Ino})
 		case unix.S_IFDIR:
-			if uint64(st.Dev) != device || slices.Contains(caches, name) {
+			if uint64(st.Dev) != device || isCache(dir, name) {
 				continue
 			}
 			below, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)

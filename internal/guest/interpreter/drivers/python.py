@@ -150,10 +150,9 @@ class Driver:
     def failed(self, e):
         try:
             import traceback
-            tb = e.__traceback__
-            while tb is not None and os.path.abspath(tb.tb_frame.f_code.co_filename) == HERE:
-                tb = tb.tb_next
-            text = "".join(traceback.format_exception(type(e), e, tb))
+            told = traceback.TracebackException(type(e), e, e.__traceback__)
+            told.stack = traceback.StackSummary.from_list([f for f in told.stack if os.path.abspath(f.filename) != HERE])
+            text = "".join(told.format())
         except Exception as other:
             text = "%s (its traceback cannot be told: %s)\n" % (type(e).__name__, type(other).__name__)
         try:

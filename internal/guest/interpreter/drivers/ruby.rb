@@ -66,7 +66,8 @@ module CayDriver
     end
 
     def failed(run, e)
-      e.set_backtrace((e.backtrace || []).take_while { |l| !l.start_with?(__FILE__) })
+      ours = ->(l) { l.start_with?(__FILE__) } # above the program, and below it where an interrupt came
+      e.set_backtrace((e.backtrace || []).drop_while(&ours).take_while { |l| !ours.(l) })
       text = e.full_message(highlight: false, order: :top)
       $stderr.puts(text) rescue nil
       fields = [e.class.name.to_s, e.message.to_s, text].zip(MOST)
