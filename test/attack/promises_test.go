@@ -19,9 +19,14 @@ func TestEveryPromiseOfSecurityMdNamesTestsThatExist(t *testing.T) {
 		t.Fatal(err)
 	}
 	var code bytes.Buffer
-	err = filepath.WalkDir(filepath.Join(root, "test"), func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, "_test.go") {
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
 			return err
+		case d.IsDir() && (d.Name() == "node_modules" || d.Name() == ".git"):
+			return fs.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
 		}
 		text, err := os.ReadFile(path)
 		code.Write(text)
