@@ -13,6 +13,8 @@ import (
 // Store is everything that an implementation offers; each consumer declares the part that it needs. All methods are safe for
 // concurrent use. A nil error of a write means that the write survives the end of the process and of the machine. Times are kept
 // to the microsecond. What is not there is cay.NotFound.
+//
+// Leases alone survive the machine only with the next other write: an attempt that is given out a second time joins the first.
 type Store interface {
 	Sandboxes
 	Queue

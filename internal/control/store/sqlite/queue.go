@@ -21,7 +21,7 @@ func (s *Store) Lease(ctx context.Context, now time.Time, lease cay.Lease, ops [
 		return nil, err
 	}
 	var leased []*cay.Sandbox
-	err = s.transact(ctx, func(ctx context.Context, q *db.Queries) error {
+	err = s.transactUnsynced(ctx, func(ctx context.Context, q *db.Queries) error {
 		leased = nil
 		rows, err := q.DueSandboxes(ctx, db.DueSandboxesParams{Ops: wanted, Now: micros(now), Max: maxScan})
 		if err != nil {
@@ -78,7 +78,7 @@ func reserve(workers []cay.WorkerLoad, id cay.ID, sb *cay.Sandbox) {
 // RenewLeases implements store.Queue.
 func (s *Store) RenewLeases(ctx context.Context, lease cay.Lease, held map[cay.ID]int64) ([]cay.ID, error) {
 	var lost []cay.ID
-	err := s.transact(ctx, func(ctx context.Context, q *db.Queries) error {
+	err := s.transactUnsynced(ctx, func(ctx context.Context, q *db.Queries) error {
 		lost = nil
 		for id, attempt := range held {
 			n, err := q.RenewLease(ctx, db.RenewLeaseParams{ID: string(id), Attempt: attempt, LeaseOwner: lease.Owner, LeaseUntil: micros(lease.Until)})

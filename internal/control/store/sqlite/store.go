@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net/url"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,9 +34,11 @@ const (
 
 // Store is a store.Store in a file.
 type Store struct {
-	write   *sql.DB // one connection, used by the writer goroutine alone
-	read    *sql.DB
-	reading *db.Queries
+	write *sql.DB // one connection, used by the writer goroutine alone
+	// unsynced says that commits do not wait for the disk now. For the writer alone.
+	unsynced bool
+	read     *sql.DB
+	reading  *db.Queries
 
 	jobs      chan job
 	closing   chan struct{}
@@ -48,8 +51,9 @@ var _ store.Store = (*Store)(nil)
 
 // job is one write and where its outcome goes.
 type job struct {
-	do   func(ctx context.Context, q *db.Queries) error
-	done chan error // capacity 1
+	do     func(ctx context.Context, q *db.Queries) error
+	unsync bool       // it need not survive the machine, and waits for no disk
+	done   chan error // capacity 1
 }
 
 var errClosed = errors.New("the store is closed")
@@ -119,7 +123,16 @@ func (s *Store) Close() error {
 // transact runs do within a write transaction and returns once it is committed. Until the writer has taken it up it can be called
 // off by ctx; from then on the caller gets the true outcome.
 func (s *Store) transact(ctx context.Context, do func(ctx context.Context, q *db.Queries) error) error {
-	j := job{do: do, done: make(chan error, 1)}
+	return s.hand(ctx, job{do: do, done: make(chan error, 1)})
+}
+
+// transactUnsynced is transact for what need not survive the machine: it does not wait for the disk. A later transact makes it as
+// durable as itself, and what is lost is lost from the end, so that the file is always as it once was.
+func (s *Store) transactUnsynced(ctx context.Context, do func(ctx context.Context, q *db.Queries) error) error {
+	return s.hand(ctx, job{do: do, unsync: true, done: make(chan error, 1)})
+}
+
+func (s *Store) hand(ctx context.Context, j job) error {
 	select {
 	case s.jobs <- j:
 		return <-j.done
@@ -160,6 +173,9 @@ func (s *Store) commit(group []job) {
 	ctx := context.Background() // a write that was taken up is finished
 	outcomes := make([]error, len(group))
 	err := func() error {
+		if err := s.setSync(ctx, slices.ContainsFunc(group, func(j job) bool { return !j.unsync })); err != nil {
+			return err
+		}
 		tx, err := s.write.BeginTx(ctx, nil)
 		if err != nil {
 			return fmt.Errorf("begin: %w", err)
@@ -190,6 +206,22 @@ func (s *Store) commit(group []job) {
 		}
 		j.done <- full(outcomes[i])
 	}
+}
+
+// setSync says whether the next commit waits until it is on the disk. Only for the writer.
+func (s *Store) setSync(ctx context.Context, sync bool) error {
+	if s.unsynced == !sync {
+		return nil
+	}
+	mode := "FULL"
+	if !sync {
+		mode = "NORMAL"
+	}
+	if _, err := s.write.ExecContext(ctx, "PRAGMA synchronous="+mode); err != nil {
+		return fmt.Errorf("set synchronous to %s: %w", mode, err)
+	}
+	s.unsynced = !sync
+	return nil
 }
 
 // full tells a disk that is full from other failures: it is the one that an operator can mend.
