@@ -77,9 +77,11 @@ func (b *proxyBuffers) Put(s []byte) { b.pool.Put((*[32 << 10]byte)(s)) }
 
 func (p *Ports) newProxy() *httputil.ReverseProxy {
 	return &httputil.ReverseProxy{
-		Rewrite:       rewrite,
-		Transport:     p.transport,
-		FlushInterval: -1, // at once
+		Rewrite:   rewrite,
+		Transport: p.transport,
+		// Events and bodies without a length are flushed at once by themselves. One with a length has this long to come whole, which
+		// saves a small answer a write of its own for its header.
+		FlushInterval: time.Millisecond,
 		BufferPool:    &proxyBuffers{sync.Pool{New: func() any { return new([32 << 10]byte) }}},
 		ErrorLog:      slog.NewLogLogger(p.cfg.Log.Handler(), slog.LevelDebug),
 		ModifyResponse: func(res *http.Response) error {
