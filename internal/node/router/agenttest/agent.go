@@ -26,7 +26,8 @@ type Script func(p *Process) *guestv1.Exited
 // Agent is one sandbox's agent. Set the fields before it is dialled.
 type Agent struct {
 	Generation uint64
-	Scripts    map[string]Script // by argv[0], or the shell string
+	Scripts    map[string]Script // by argv[0], or the shell string, or the language of a program
+	Reports    map[string][]byte // what ReadReport answers, by language
 	Silent     bool              // dials, says hello, and then nothing
 	NoHello    bool
 	// Answer, when it is set and returns something, is used instead of the agent's own answer.
@@ -380,6 +381,25 @@ func (a *Agent) transfer(b *guestv1.Bulk) {
 		}
 		header(&guestv1.BulkHeader{Done: &guestv1.Done{}})
 		serve(c)
+		return
+	}
+	if r := b.GetReadReport(); r != nil {
+		a.mu.Lock()
+		p := a.processes[r.ProcessId]
+		a.mu.Unlock()
+		if p == nil {
+			header(&guestv1.BulkHeader{Problem: &guestv1.Problem{Reason: "not_found", Detail: "no report"}})
+			return
+		}
+		header(&guestv1.BulkHeader{Done: &guestv1.Done{}})
+		for data := a.Reports[p.Start.Code.GetLanguage()]; len(data) > 0; {
+			n := min(len(data), wire.MaxFrame)
+			if _, err := c.Write(wire.AppendFrame(nil, wire.Frame{Type: wire.FrameData, Payload: data[:n]})); err != nil {
+				return
+			}
+			data = data[n:]
+		}
+		c.Write(wire.AppendFrame(nil, wire.Frame{Type: wire.FrameEnd}))
 		return
 	}
 	if r := b.GetReadFile(); r != nil {

@@ -52,6 +52,9 @@ func (a *Agent) start(s *guestv1.Start) *guestv1.ToNode {
 
 func (a *Agent) script(s *guestv1.Start) Script {
 	name := s.Shell
+	if s.Code != nil {
+		name = s.Code.Language
+	}
 	if len(s.Argv) > 0 {
 		name = s.Argv[0]
 	}
@@ -169,6 +172,16 @@ func (p *Process) Killed() int32 {
 		p.a.cond.Wait()
 	}
 	return p.killed
+}
+
+// Signalled waits for signal number n, from 0 on.
+func (p *Process) Signalled(n int) *guestv1.Signal {
+	p.a.mu.Lock()
+	defer p.a.mu.Unlock()
+	for len(p.Signals) <= n {
+		p.a.cond.Wait()
+	}
+	return p.Signals[n]
 }
 
 // Flood writes data to stdout n times as fast as the credit allows, without being able to send any of it again.

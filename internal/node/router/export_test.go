@@ -1,0 +1,4 @@
+package router
+
+// Sanitize is sanitize, for its fuzz test.
+var Sanitize = sanitize
