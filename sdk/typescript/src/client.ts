@@ -135,7 +135,8 @@ export class Client {
   async #attempt(request: RequestOptions, key: string | undefined, isError: (response: Response) => boolean = isRefusal): Promise<Response> {
     throwIfAborted(request.signal);
     const what = `${request.method} ${request.path}`;
-    const { body, streamed, contentType } = openBody(request);
+    let unreadable: { error: unknown } | undefined;
+    const { body, streamed, contentType } = openBody(request, (error) => (unreadable = { error }));
     const headers: Record<string, string> = { ...this.authorization() };
     if (contentType !== undefined) headers["content-type"] = contentType;
     if (key !== undefined) headers["idempotency-key"] = key;
@@ -159,6 +160,7 @@ export class Client {
     } catch (error) {
       if (error instanceof CaySandboxError) throw error;
       if (request.signal?.aborted) throw abortError(request.signal);
+      if (unreadable !== undefined) throw contentError(unreadable.error, what);
       if (late) throw new CaySandboxError(`${what}: no answer within ${seconds} s`, { reason: "timeout", cause: error });
       throw new CaySandboxError(`${what}: ${reasonOf(error)}`, { reason: "connection_failed", cause: error });
     } finally {
@@ -186,13 +188,28 @@ function isStream(content: Content): boolean {
   return !(typeof content === "string" || content instanceof Uint8Array || content instanceof ArrayBuffer || content instanceof Blob);
 }
 
-function openBody(request: RequestOptions): { body?: BodyInit; streamed?: boolean; contentType?: string } {
+/** What came of reading the caller's content, which no repetition would mend. */
+function contentError(error: unknown, what: string): CaySandboxError {
+  if (error instanceof CaySandboxError) return error;
+  return new CaySandboxError(`${what}: the content cannot be read: ${reasonOf(error)}`, { reason: "invalid_argument", cause: error });
+}
+
+async function* watched(content: Content, failed: (error: unknown) => void): AsyncGenerator<Uint8Array> {
+  try {
+    yield* pieces(content);
+  } catch (error) {
+    failed(error);
+    throw error;
+  }
+}
+
+function openBody(request: RequestOptions, failed: (error: unknown) => void): { body?: BodyInit; streamed?: boolean; contentType?: string } {
   if (request.json !== undefined) return { body: JSON.stringify(request.json), contentType: "application/json" };
   const content = request.makeBody?.() ?? request.body;
   if (content === undefined) return {};
   const contentType = "application/octet-stream";
   if (content instanceof Blob) return { body: content, contentType };
-  if (isStream(content)) return { body: streamOf(pieces(content)), streamed: true, contentType };
+  if (isStream(content)) return { body: streamOf(watched(content, failed)), streamed: true, contentType };
   return { body: toBytes(content as Uint8Array) as unknown as BodyInit, contentType };
 }
 

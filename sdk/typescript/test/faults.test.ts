@@ -163,6 +163,18 @@ describe("when the network or the server misbehaves", () => {
     assert.equal((await fails(sandbox.processes.list())).status, 302);
   });
 
+  it("content that cannot be read is the caller's error, and is not sent again", async () => {
+    const broken = (async function* () {
+      yield "some";
+      throw new Error("the disk is on fire");
+    })();
+    const error = await fails(sandbox.files.write("/workspace/broken", broken));
+    assert.equal(error.reason, "invalid_argument");
+    assert.match(error.message, /the disk is on fire/);
+    assert.match((await fails(sandbox.files.uploadDirectory("/nowhere", "/workspace/broken"))).message, /ENOENT/);
+    assert.ok(fake.count(/^PUT/) <= 2, "neither was sent twice");
+  });
+
   it("a download that is cut short is an error", async () => {
     await sandbox.files.write("/workspace/long", "0123456789".repeat(1000));
     fake.faults.push({ match: /^GET .*\/files\?/, times: 100, cutAfter: 5000 });

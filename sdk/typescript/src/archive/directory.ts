@@ -42,7 +42,8 @@ export async function* walk(directory: string): AsyncGenerator<TarInput> {
     const file = await fs.open(path, "r");
     try {
       for (let left = size; left > 0; ) {
-        const { bytesRead, buffer } = await file.read(new Uint8Array(Math.min(left, 256 * 1024)));
+        const buffer = new Uint8Array(Math.min(left, 256 * 1024));
+        const { bytesRead } = await file.read(buffer, 0, buffer.length, null);
         if (bytesRead === 0) throw new CaySandboxError(`${path} became shorter while it was read`, { reason: "invalid_argument" });
         left -= bytesRead;
         yield buffer.subarray(0, bytesRead);

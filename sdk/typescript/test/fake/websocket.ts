@@ -74,8 +74,11 @@ export class ServerSocket {
   async binary(channel: number, data: Buffer): Promise<void> {
     if (!this.frame(2, Buffer.concat([Buffer.from([channel]), data]))) {
       await new Promise<void>((resolve) => {
-        this.stream.once("drain", resolve);
-        this.stream.once("close", resolve);
+        const go = (): void => {
+          this.stream.off("drain", go).off("close", go);
+          resolve();
+        };
+        this.stream.on("drain", go).on("close", go);
       });
     }
   }

@@ -69,8 +69,9 @@ export function lifeTests(shared: Shared): void {
     });
 
     it("answer requests that the server does not have yet with a typed error", async () => {
-      for (const attempt of [shared.sandbox.snapshot({ name: "s" }), shared.sandbox.fork({ count: 2 }), shared.sandbox.rollback("snp_x")]) {
-        const error = await fails(attempt);
+      const { sandbox } = shared;
+      for (const attempt of [() => sandbox.snapshot({ name: "s" }), () => sandbox.fork({ count: 2 }), () => sandbox.rollback("snp_x")]) {
+        const error = await fails(attempt());
         assert.ok(error.status >= 400 && error.status < 600);
       }
     });
