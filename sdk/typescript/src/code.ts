@@ -1,11 +1,12 @@
 import { fromBase64 } from "./bytes.js";
 import type { Client } from "./client.js";
 import { collect, execFields, execResult, follow, startRequest } from "./exec.js";
+import type * as wire from "./generated/wire.js";
 import { camelize, defined } from "./names.js";
 import type { CodeEvent, CodeOptions, CodeOutcome, CodeResult, RichResult } from "./types.js";
 
-export function codeRequest(code: string, options: CodeOptions): Record<string, unknown> {
-  return defined({ code, language: options.language, context_id: options.contextId, ...execFields(options) });
+export function codeRequest(code: string, options: CodeOptions): wire.CodeRequest {
+  return defined<wire.CodeRequest>({ code, language: options.language, context_id: options.contextId, ...execFields(options) });
 }
 
 /** Runs code to its end. */

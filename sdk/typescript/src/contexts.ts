@@ -1,20 +1,12 @@
 import type { Client } from "./client.js";
 import { runCode, runCodeStream } from "./code.js";
+import type * as model from "./generated/model.js";
 import { List, pageOf } from "./list.js";
 import { defined } from "./names.js";
 import type { Abortable, CodeEvent, CodeOptions, CodeResult } from "./types.js";
 
 /** A language whose state lasts from one run to the next: variables, imports, functions. */
-export interface ContextInfo {
-  id: string;
-  language: string;
-  cwd: string;
-  user: string;
-  status: "idle" | "busy" | (string & {});
-  executionCount: number;
-  createdAt: string;
-  lastUsedAt: string | null;
-}
+export type ContextInfo = model.CodeContext;
 
 export interface CreateContextOptions extends Abortable {
   /** Default python. */

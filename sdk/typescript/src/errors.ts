@@ -61,6 +61,11 @@ export async function errorOf(response: Response, what: string): Promise<CaySand
   return problemOf(response.status, response.headers, await readBounded(response), what);
 }
 
+/** The reasons of answers that cannot say them, to a HEAD, where a status has only one that a HEAD can get. */
+const wordless: Record<number, string> = {
+  401: "unauthorized", 403: "forbidden", 404: "not_found", 410: "gone", 412: "precondition_failed", 422: "unprocessable", 429: "rate_limited", 503: "unavailable",
+};
+
 /** The error of an answer whose body has been read. */
 export function problemOf(status: number, headers: { get(name: string): string | null }, text: string, what: string): CaySandboxError {
   let body: unknown = text;
@@ -75,7 +80,7 @@ export function problemOf(status: number, headers: { get(name: string): string |
   const say = (key: string): string | undefined => (typeof problem[key] === "string" && problem[key] !== "" ? problem[key] : undefined);
   return new CaySandboxError(`${what}: ${say("detail") ?? say("title") ?? `the server answered ${status}`}`, {
     status,
-    reason: say("reason") ?? `http_${status}`,
+    reason: say("reason") ?? (text === "" ? wordless[status] : undefined) ?? `http_${status}`,
     body,
     requestId: say("request_id") ?? headers.get("x-request-id") ?? undefined,
     retryAfter: retryAfterOf(headers.get("retry-after")),

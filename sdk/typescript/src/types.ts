@@ -150,40 +150,19 @@ export interface RichResult {
   [mime: string]: unknown;
 }
 
-export interface ChangedFile {
-  path: string;
-  size: number;
-  op: "create" | "write" | "remove" | (string & {});
-}
+export type ChangedFile = model.ProgramFile;
 
 /** A file that code wrote below /output: its content, or where to get it for an hour. */
-export interface OutputFile {
-  path: string;
-  mime: string;
-  size: number;
-  data?: Uint8Array;
-  url?: string;
-}
+export type OutputFile = Omit<model.Output, "dataBase64"> & { data?: Uint8Array };
 
-export interface CodeOutcome {
-  language: string;
-  contextId: string | null;
-  filesChanged: ChangedFile[];
-  filesTruncated: boolean;
-  outputs: OutputFile[];
-  results: RichResult[];
-  resultsTruncated: boolean;
-  error: { name: string; value: string; traceback: string } | null;
-  executionCount: number;
-  /** The context was restarted: its state is gone. */
-  contextLost: boolean;
-}
+/** What code left behind. */
+export type CodeOutcome =
+  & Pick<model.CodeAnswer, "language" | "contextId" | "filesChanged" | "filesTruncated" | "resultsTruncated" | "executionCount" | "contextLost">
+  & { outputs: OutputFile[]; results: RichResult[]; error: model.CodeError | null };
 
-export interface CodeResult extends ExecResult, CodeOutcome {}
+export type CodeResult = ExecResult & CodeOutcome;
 
-export interface CodeResultEvent extends CodeOutcome {
-  type: "result";
-}
+export type CodeResultEvent = CodeOutcome & { type: "result" };
 
 export type CodeEvent = ExecEvent | CodeResultEvent;
 

@@ -19,12 +19,133 @@ export interface ChmodRequest {
   user?: string | null;
 }
 
+export interface CodeAnswer {
+  /** null without a context */
+  contextId: string | null;
+  /** The state of the context is gone */
+  contextLost: boolean;
+  /** Why it did not start */
+  detail?: string;
+  durationMs: number;
+  /** In a context: the exception that ended the program */
+  error: CodeError;
+  /** Of the context; 0 without one */
+  executionCount: number;
+  /** 128+N for signal N; 127 not found, 126 not executable */
+  exitCode: number;
+  /** Below /workspace, /output and the user's home; at most 1000 */
+  filesChanged: ProgramFile[];
+  /** More changed than is told */
+  filesTruncated: boolean;
+  /** Ended by the platform or a client */
+  killed: boolean;
+  language: string;
+  /** Bytes that are no UTF-8 became U+FFFD */
+  lossy: PerStream;
+  /** Exit code 0 and not timed out */
+  ok: boolean;
+  oom: boolean;
+  /** The files that were created or written below /output, in order */
+  outputs: Output[];
+  processId: string;
+  reason: "exited" | "signaled" | "timeout" | "oom" | "killed" | "start_failed" | "sandbox_ended" | (string & {});
+  /** In a context: what the program displayed and the value of its last expression, each by its media types: text as strings, JSON types as JSON, everything else in base64; is_main marks the value of the last expression. A table has application/vnd.cay.table+json {columns, rows, total_rows} as well */
+  results: ({ [key: string]: unknown })[];
+  /** Results were left out, being too large, or not what they say */
+  resultsTruncated: boolean;
+  /** Without SIG; null when it exited by itself */
+  signal: string | null;
+  /** With encoding utf8 */
+  stderr?: string;
+  /** With encoding base64 */
+  stderrBase64?: string;
+  /** The first run of stderr that is missing */
+  stderrGap?: Gap;
+  /** True size in bytes, whatever was kept */
+  stderrSize: number;
+  /** With encoding utf8 */
+  stdout?: string;
+  /** With encoding base64 */
+  stdoutBase64?: string;
+  /** The first run of stdout that is missing */
+  stdoutGap?: Gap;
+  /** True size in bytes, whatever was kept */
+  stdoutSize: number;
+  timedOut: boolean;
+  /** Less than the process wrote was kept or delivered */
+  truncated: PerStream;
+}
+
+export interface CodeContext {
+  /** RFC 3339, UTC, milliseconds */
+  createdAt: string | null;
+  cwd: string;
+  executionCount: number;
+  /** ctx_… */
+  id: string;
+  language: string;
+  /** RFC 3339, UTC, milliseconds */
+  lastUsedAt: string | null;
+  status: "idle" | "busy" | (string & {});
+  user: string;
+}
+
+export interface CodeContextList {
+  items: CodeContext[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
+}
+
+export interface CodeError {
+  name: string;
+  traceback: string;
+  value: string;
+}
+
+export interface CodeRequest {
+  /** The program */
+  code: string | null;
+  /** Run in this context, which decides language, cwd, user and env, and has no stdin */
+  contextId?: string;
+  /** Default: the sandbox's workdir */
+  cwd?: string;
+  /** Default utf8 */
+  encoding?: "utf8" | "base64" | (string & {});
+  /** On top of the sandbox's; at most 1 MiB */
+  env?: { [key: string]: string };
+  /** End the process when the connection that started it ends. Otherwise it runs on, whichever form of exec started it */
+  killOnDisconnect?: boolean;
+  /** Default: the context's, else the sandbox's runtime, else python */
+  language?: string;
+  /** Bounds what is kept of each stream, head and tail, not what is delivered live; 1 to 268435456, default 10485760 */
+  maxOutputBytes?: number | null;
+  /** All of the input; absent: end of file at once. At most 64 MiB with the rest of the body */
+  stdin?: string | null;
+  /** The same for input that is no text; at most one of both */
+  stdinBase64?: string;
+  /** Default 60; null: none. Then the whole tree is killed */
+  timeoutSeconds?: number | null;
+  /** A name or uid[:gid] of the sandbox */
+  user?: string;
+}
+
 export interface ComposeRequest {
   /** Octal; default: that of the file it replaces, else 0644 */
   mode?: string | null;
   path: string;
   /** Absolute paths of files, in their order; removed once the file is there */
   sources: string[];
+}
+
+export interface CreateContextRequest {
+  /** Default: the sandbox's workdir */
+  cwd?: string;
+  /** On top of the sandbox's; at most 1 MiB */
+  env?: { [key: string]: string };
+  /** Default: the sandbox's runtime, else python; one of python, javascript, typescript, bash, sh, php, ruby that the image has */
+  language?: string;
+  /** A name or uid[:gid] of the sandbox */
+  user?: string;
 }
 
 export interface CreateMS {
@@ -321,6 +442,19 @@ export interface NetworkPolicy {
   deny: string[];
 }
 
+export interface Output {
+  /** The file, until 20 MiB have been answered in all */
+  dataBase64?: string;
+  /** By the name, else by the beginning of the file */
+  mime: string;
+  path: string;
+  /** The path percent-encoded, when it is no UTF-8 */
+  pathPercent?: string;
+  size: number;
+  /** Where to download it, for an hour, when it is not here; for keys with the scope files */
+  url?: string | null;
+}
+
 export interface PerStream {
   stderr: boolean;
   stdout: boolean;
@@ -431,6 +565,14 @@ export interface ProcessRequest {
   tty?: boolean;
   /** A name or uid[:gid] of the sandbox */
   user?: string;
+}
+
+export interface ProgramFile {
+  op: "create" | "write" | "remove" | (string & {});
+  path: string;
+  /** The path percent-encoded, when it is no UTF-8 */
+  pathPercent?: string;
+  size: number;
 }
 
 export interface ResizeRequest {

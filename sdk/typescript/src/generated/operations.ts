@@ -1,7 +1,7 @@
 // Generated from openapi.json by scripts/generate.mjs. Do not edit.
 
 /** Members whose keys are data and are therefore never renamed. */
-export const openMembers: ReadonlySet<string> = new Set(["data","env","gpu","metadata","packages","region","secrets","session_id","snapshot","template","volumes"]);
+export const openMembers: ReadonlySet<string> = new Set(["data","env","gpu","metadata","packages","region","results","secrets","session_id","snapshot","template","volumes"]);
 
 /** Every operation of the document by its id. */
 export const operations = {
@@ -19,6 +19,14 @@ export const operations = {
   "delete-sandbox": { method: "DELETE", path: "/v1/sandboxes/{id}" },
   "read-archive": { method: "GET", path: "/v1/sandboxes/{id}/archive" },
   "write-archive": { method: "PUT", path: "/v1/sandboxes/{id}/archive" },
+  "code-websocket": { method: "GET", path: "/v1/sandboxes/{id}/code" },
+  "run-code": { method: "POST", path: "/v1/sandboxes/{id}/code" },
+  "list-contexts": { method: "GET", path: "/v1/sandboxes/{id}/contexts" },
+  "create-context": { method: "POST", path: "/v1/sandboxes/{id}/contexts" },
+  "get-context": { method: "GET", path: "/v1/sandboxes/{id}/contexts/{context}" },
+  "delete-context": { method: "DELETE", path: "/v1/sandboxes/{id}/contexts/{context}" },
+  "interrupt-context": { method: "POST", path: "/v1/sandboxes/{id}/contexts/{context}/interrupt" },
+  "restart-context": { method: "POST", path: "/v1/sandboxes/{id}/contexts/{context}/restart" },
   "list-events": { method: "GET", path: "/v1/sandboxes/{id}/events" },
   "exec-websocket": { method: "GET", path: "/v1/sandboxes/{id}/exec" },
   "exec": { method: "POST", path: "/v1/sandboxes/{id}/exec" },

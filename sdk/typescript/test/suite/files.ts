@@ -101,6 +101,7 @@ export function filesTests(shared: Shared): void {
       await files.remove("/workspace/made", { recursive: true });
       assert.equal((await fails(files.stat("/workspace/made"))).reason, "not_found");
       assert.equal((await fails(files.read("/workspace"))).status, 422);
+      assert.equal((await fails(files.head("/workspace/made"))).reason, "not_found");
     });
 
     it("are composed from parts", async (t) => {
