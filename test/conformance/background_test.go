@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/url"
@@ -181,5 +182,32 @@ func TestATerminalInTheBackgroundIsResized(t *testing.T) {
 	wait(t, sb, p.ID)
 	if out, _ := readLogs(t, sb, p.ID, 1<<20); !strings.Contains(out, "22 33") {
 		t.Errorf("got %q", out)
+	}
+}
+
+func TestStdinByRequestAndByWebSocketBothArrive(t *testing.T) {
+	sb := box(t)
+	p := background(t, sb, "cat", fields{"stdin_open": true})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ws := sb.Dial(ctx, "/exec?process_id="+p.ID)
+	defer ws.Drop()
+	want := ""
+	for i, part := range []string{"one ", "two ", "three "} {
+		if i == 1 {
+			if resp := sb.Call("POST", "/processes/"+p.ID+"/stdin", []byte(part), "Content-Type", "application/octet-stream"); resp.Status != 200 {
+				t.Fatal(resp)
+			}
+		} else if err := ws.Stdin(ctx, []byte(part)); err != nil {
+			t.Fatal(err)
+		}
+		want += part
+		testkit.Eventually(t, time.Minute, "it comes back", func() error {
+			var page logPage
+			if err := sb.Call("GET", "/processes/"+p.ID+"/logs", nil).Decode(200, &page); err != nil || page.Stdout != want {
+				return errors.Join(err, fmt.Errorf("%q", page.Stdout))
+			}
+			return nil
+		})
 	}
 }

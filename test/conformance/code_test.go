@@ -217,3 +217,36 @@ func TestAContextSurvivesTheNodeAndAnAttachTellsTheResult(t *testing.T) {
 		return
 	}
 }
+
+func TestAWebSocketOfCodeEndsWithItsResult(t *testing.T) {
+	sb := box(t)
+	sb.RequireProgram("python3")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	ws := sb.Dial(ctx, "/code")
+	defer ws.Drop()
+	if err := ws.Send(ctx, fields{"type": "start", "code": "print(input())\nopen('/output/x.txt','w').write('y')"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := ws.Stdin(ctx, []byte("typed\n")); err != nil {
+		t.Fatal(err)
+	}
+	var stdout string
+	for {
+		msg, raw, channel, err := ws.Next(ctx)
+		if err != nil {
+			t.Fatalf("no result, after %q: %v", stdout, err)
+		}
+		if channel == 1 {
+			stdout += string(raw)
+		}
+		if msg.Type != "result" {
+			continue
+		}
+		var out codeResult
+		if err := json.Unmarshal(raw, &out); err != nil || stdout != "typed\n" || len(out.Outputs) != 1 || string(*out.Outputs[0].Data) != "y" {
+			t.Fatalf("%v: %q, %s", err, stdout, raw)
+		}
+		return
+	}
+}
