@@ -31,7 +31,7 @@ type settings struct {
 }
 
 // groupNames are the groups in their order.
-var groupNames = []string{"exec", "boot", "python", "python-boot", "code", "code-first", "pause", "stream", "ports", "idle", "churn", "files"}
+var groupNames = []string{"exec", "boot", "python", "python-boot", "code", "code-first", "pause", "stream", "ports", "idle", "churn", "files", "archive"}
 
 func (s settings) check(args []string) error {
 	if len(args) > 0 {
@@ -194,6 +194,7 @@ func (b *bench) measure(ctx context.Context) []harness.Group {
 		{"idle", "", func() []harness.Group { return one(b.idleSandbox(ctx)) }},
 		{"churn", "", func() []harness.Group { return one(b.churn(ctx, churnRounds)) }},
 		{"files", "", func() []harness.Group { return one(b.files(ctx, b.fileMiB<<20, share(8))) }},
+		{"archive", "", func() []harness.Group { return one(b.archives(ctx, share(15))) }},
 	} {
 		if !b.wants(g.name) {
 			continue

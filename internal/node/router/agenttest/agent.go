@@ -34,6 +34,8 @@ type Agent struct {
 	Answer func(m *guestv1.ToAgent) *guestv1.ToNode
 	Files  map[string][]byte
 	Ports  map[int]func(net.Conn) // servers; a connection ends when its function returns
+	// Transfer, when it is set, carries every transfer instead of the agent's own way; the connection is closed after it.
+	Transfer func(b *guestv1.Bulk, c net.Conn)
 
 	once sync.Once
 	gone chan struct{}
@@ -369,6 +371,10 @@ func (a *Agent) transfer(b *guestv1.Bulk) {
 	}
 	defer c.Close()
 	a.token([wire.TokenLen]byte(b.Token)) <- node
+	if a.Transfer != nil {
+		a.Transfer(b, c)
+		return
+	}
 	header := func(h *guestv1.BulkHeader) {
 		p, _ := proto.Marshal(h)
 		c.Write(wire.AppendFrame(nil, wire.Frame{Type: wire.FrameHeader, Payload: p}))
