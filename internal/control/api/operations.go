@@ -2,6 +2,7 @@ package api
 
 import (
 	"reflect"
+	"slices"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/control/api/streams"
@@ -108,6 +109,9 @@ var execEvents = []eventDoc{
 	{"error", reflect.TypeFor[streams.Failure](), ""},
 }
 
+// codeEvents are those of a program's output, or of a process that may be a program.
+var codeEvents = append(slices.Clone(execEvents), eventDoc{"result", reflect.TypeFor[CodeOutcome](), offsetID})
+
 // execStart, execOutput and execGap describe events that package streams writes by hand.
 type execStart struct {
 	ProcessID cay.ID `json:"process_id"`
@@ -175,7 +179,7 @@ var operations = map[string]operationDoc{
 		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.IdempotencyMismatch, cay.DiskFull, cay.Conflict}, inUse...)},
 	"exec-websocket": {tag: "Commands", summary: "Run a command over a WebSocket", description: webSocketDescription, answers: []answerDoc{upgraded}, reasons: inUse},
 	"run-code": {tag: "Commands", summary: "Run a program", description: codeDescription, maxBody: cay.MaxExecBody,
-		answers: []answerDoc{{200, "application/json", codeResult, "How it ended, its output, and what it left behind"}, {200, eventStream, nil, "The events of an exec, then result"}},
+		answers: []answerDoc{{200, "application/json", codeResult, "How it ended, its output, and what it left behind"}, {200, eventStream, nil, "The events of an exec, then result"}}, events: codeEvents,
 		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.IdempotencyMismatch, cay.DiskFull, cay.Conflict, cay.QuotaExceeded}, inUse...)},
 	"code-websocket": {tag: "Commands", summary: "Run a program over a WebSocket", answers: []answerDoc{upgraded}, reasons: inUse,
 		description: "As GET …/exec, with the fields of POST …/code in the start message and without a terminal. After exit comes a text message of type result with the fields that the answer of POST …/code has beyond those of an exec: it can have 50 MB. In a context there is no stdin."},
@@ -207,7 +211,7 @@ var operations = map[string]operationDoc{
 		reasons: append([]cay.ErrorReason{cay.Conflict}, inUse...)},
 	"stream-process": {tag: "Commands", summary: "Attach to a process's output",
 		description: "Server-sent events as of POST …/exec, or, as a WebSocket, messages as of GET …/exec without stdin. It holds nobody back: a reader that lags gets a gap. Ended processes can be attached to for 15 minutes, and the last 100 as long as the sandbox lives.",
-		answers:     []answerDoc{{200, eventStream, nil, "Events"}, upgraded}, events: execEvents, reasons: append([]cay.ErrorReason{cay.Conflict}, inUse...)},
+		answers:     []answerDoc{{200, eventStream, nil, "Events"}, upgraded}, events: codeEvents, reasons: append([]cay.ErrorReason{cay.Conflict}, inUse...)},
 	"signal-process": {tag: "Commands", summary: "Send a signal", status: 204, answers: []answerDoc{{204, "", nil, "Sent"}},
 		reasons: append([]cay.ErrorReason{cay.Conflict, cay.Unprocessable, cay.IdempotencyMismatch}, inUse...)},
 
