@@ -3,8 +3,10 @@ package api
 import (
 	"cmp"
 	"context"
+	"github.com/danielgtaylor/huma/v2"
 	"io"
 	"net/http"
+	"reflect"
 	"strings"
 
 	"github.com/cayhq/cay"
@@ -102,6 +104,17 @@ type codeError struct {
 	Name      string `json:"name"`
 	Value     string `json:"value"`
 	Traceback string `json:"traceback"`
+}
+
+// orCodeError is a codeError in the document, or null.
+type orCodeError struct{}
+
+// Schema implements huma.SchemaProvider.
+func (orCodeError) Schema(r huma.Registry) *huma.Schema {
+	return &huma.Schema{
+		Description: "In a context: the exception that ended the program; else null",
+		OneOf:       []*huma.Schema{r.Schema(reflect.TypeFor[codeError](), true, "CodeError"), {Type: "null"}},
+	}
 }
 
 // write writes the members of the answer that are only a program's. Outputs are read while they are written. A nil report is one that

@@ -83,7 +83,7 @@ type CodeOutcome struct {
 	Outputs          []output         `json:"outputs" doc:"The files that were created or written below /output, in order"`
 	Results          []map[string]any `json:"results" doc:"In a context: what the program displayed and the value of its last expression, each by its media types: text as strings, JSON types as JSON, everything else in base64; is_main marks the value of the last expression. A table has application/vnd.cay.table+json {columns, rows, total_rows} as well"`
 	ResultsTruncated bool             `json:"results_truncated" doc:"Results were left out, being too large, or not what they say"`
-	Error            *codeError       `json:"error" doc:"In a context: the exception that ended the program"`
+	Error            orCodeError      `json:"error"`
 	ExecutionCount   int64            `json:"execution_count" doc:"Of the context; 0 without one"`
 	ContextLost      bool             `json:"context_lost" doc:"The state of the context is gone"`
 }

@@ -27,8 +27,8 @@ export interface CodeAnswer {
   /** Why it did not start */
   detail?: string;
   durationMs: number;
-  /** In a context: the exception that ended the program */
-  error: CodeError;
+  /** In a context: the exception that ended the program; else null */
+  error: CodeError | null;
   /** Of the context; 0 without one */
   executionCount: number;
   /** 128+N for signal N; 127 not found, 126 not executable */
@@ -100,6 +100,28 @@ export interface CodeError {
   name: string;
   traceback: string;
   value: string;
+}
+
+export interface CodeOutcome {
+  /** null without a context */
+  contextId: string | null;
+  /** The state of the context is gone */
+  contextLost: boolean;
+  /** In a context: the exception that ended the program; else null */
+  error: CodeError | null;
+  /** Of the context; 0 without one */
+  executionCount: number;
+  /** Below /workspace, /output and the user's home; at most 1000 */
+  filesChanged: ProgramFile[];
+  /** More changed than is told */
+  filesTruncated: boolean;
+  language: string;
+  /** The files that were created or written below /output, in order */
+  outputs: Output[];
+  /** In a context: what the program displayed and the value of its last expression, each by its media types: text as strings, JSON types as JSON, everything else in base64; is_main marks the value of the last expression. A table has application/vnd.cay.table+json {columns, rows, total_rows} as well */
+  results: ({ [key: string]: unknown })[];
+  /** Results were left out, being too large, or not what they say */
+  resultsTruncated: boolean;
 }
 
 export interface CodeRequest {
