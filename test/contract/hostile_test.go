@@ -70,6 +70,9 @@ func TestHostileInputIsNeverAFaultOfTheServer(t *testing.T) {
 			h.values()
 			h.wholeBodies()
 			h.sockets()
+			if now := s.box.Refresh(); !entry.spoils && now.Status != "READY" {
+				t.Errorf("the sandbox is %s %s", now.Status, now.StatusReason)
+			}
 		})
 	}
 }
