@@ -70,6 +70,16 @@ func newStage(t testing.TB) *stage {
 	return s
 }
 
+// context makes one.
+func (s *stage) context(language string) string {
+	s.t.Helper()
+	var c struct{ ID string }
+	if err := s.box.Call("POST", "/contexts", fields{"language": language}).Decode(201, &c); err != nil {
+		s.t.Fatal(err)
+	}
+	return c.ID
+}
+
 // start starts a process in the background.
 func (s *stage) start(command string, more fields) string {
 	s.t.Helper()
@@ -128,7 +138,20 @@ var calls = map[string]example{
 		}},
 	"exec-websocket": {call: does(call{socket: []fields{{"type": "start", "command": "echo hi"}}, want: 101})},
 	"terminal":       {call: does(call{query: fields{"cols": "90", "rows": "30", "user": "sandbox", "cwd": "/tmp"}, socket: []fields{}, stdin: "exit\n", want: 101})},
-	"list-processes": {call: does(call{query: fields{"all": "true"}})},
+	"run-code": {dear: true, call: does(call{body: fields{"code": "echo hi", "language": "bash", "timeout_seconds": 10, "env": fields{"A": "b"}, "cwd": "/tmp", "user": "sandbox", "max_output_bytes": 100, "encoding": "utf8", "stdin": "x", "kill_on_disconnect": true}}),
+		more: []func(*stage) call{
+			does(call{header: []string{"Accept", eventType}, until: "result", body: fields{"code": "print(1); open('/output/a', 'w').write('x')"}}),
+			func(s *stage) call { return call{body: fields{"code": "1/0", "context_id": s.context("python")}} },
+			does(call{body: fields{"code": "x", "language": "cobol"}, want: 422})}},
+	"code-websocket": {call: does(call{socket: []fields{{"type": "start", "code": "echo hi", "language": "bash"}}, want: 101})},
+	"create-context": {dear: true, spoils: true, call: does(call{body: fields{"language": "bash", "cwd": "/tmp", "user": "sandbox", "env": fields{"A": "b"}}, want: 201}), more: []func(*stage) call{
+		does(call{body: fields{"language": "cobol"}, want: 422})}},
+	"list-contexts":     {call: func(s *stage) call { s.context("bash"); return call{} }},
+	"get-context":       {call: func(s *stage) call { return call{vars: fields{"context": s.context("bash")}} }},
+	"interrupt-context": {call: func(s *stage) call { return call{vars: fields{"context": s.context("bash")}} }},
+	"restart-context":   {dear: true, call: func(s *stage) call { return call{vars: fields{"context": s.context("bash")}} }},
+	"delete-context":    {dear: true, call: func(s *stage) call { return call{vars: fields{"context": s.context("bash")}, want: 204} }},
+	"list-processes":    {call: does(call{query: fields{"all": "true"}})},
 	"start-process": {call: does(call{body: fields{"command": []string{"true"}, "name": "short", "timeout_seconds": 10, "stdin_open": false, "tty": true, "cols": 80, "rows": 25, "env": fields{"A": "b"}, "cwd": "/tmp",
 		"user": "sandbox", "max_output_bytes": 1000}, want: 201}), more: []func(*stage) call{
 		does(call{body: fields{"command": []string{"/no/such"}}, want: 201}), does(call{body: fields{"command": "true", "name": "1"}, want: 400}), does(call{body: fields{"command": "true", "cwd": "/no/such"}, want: 422})}},
@@ -194,9 +217,18 @@ var calls = map[string]example{
 		s.box.Put(p, []byte("x"))
 		return call{query: fields{"path": p, "recursive": "true"}, want: 204}
 	}, more: []func(*stage) call{does(call{query: fields{"path": "/workspace/none"}, want: 404})}},
-	"list-files": {call: does(call{query: fields{"path": "/", "depth": "2", "limit": "100"}})},
-	"stat-file":  {call: does(call{query: fields{"path": "/bin", "follow": "true"}}), more: []func(*stage) call{does(call{query: fields{"path": "/proc/self/exe"}})}},
-	"make-directory": {call: func(s *stage) call {
+	"list-files":  {call: does(call{query: fields{"path": "/", "depth": "2", "limit": "100"}})},
+	"stat-file":   {call: does(call{query: fields{"path": "/bin", "follow": "true"}}), more: []func(*stage) call{does(call{query: fields{"path": "/proc/self/exe"}})}},
+	"change-mode": {spoils: true, call: does(call{query: fields{"user": "root"}, body: fields{"path": file, "mode": "0640", "user": "sandbox", "recursive": false}})},
+	"compose-file": {spoils: true, call: func(s *stage) call {
+		p := s.path()
+		s.box.Put(p+".1", []byte("a"))
+		return call{body: fields{"sources": []string{p + ".1"}, "path": p, "mode": "0600"}}
+	}},
+	"search-files": {dear: true, call: does(call{query: fields{"path": "/workspace", "pattern": "*", "contains": "0", "limit": "10"}})},
+	"watch-files": {dear: true, call: does(call{query: fields{"path": "/workspace", "recursive": "true"}, until: "ready"}), more: []func(*stage) call{
+		does(call{query: fields{"path": "/no/such"}, want: 404})}},
+	"make-directory": {dear: true, call: func(s *stage) call {
 		return call{body: fields{"path": s.path() + "/a", "mode": "0700", "parents": true, "user": "root"}, want: 201}
 	},
 		more: []func(*stage) call{does(call{body: fields{"path": "/tmp"}, want: 409})}},

@@ -17,7 +17,7 @@ import (
 var hostileText = []string{
 	"", " ", "\x00", "a\x00b", "\x01\x1f\x7f", "a\r\nX-Evil: 1", "\xff\xfe", "\xc0\xaf", "\u202e\ufeff\u0000", "../../../../etc/passwd", "..", ".", "/", "//", "/proc/self/root", "/proc/1/fd/0", "/dev/zero",
 	"%00", "%2e%2e%2f", "%", "ü", strings.Repeat("😀", 300), "' OR 1=1--", "$(id)`id`", "{{7*7}}", "-1", "0", "-0", "1e308", "1e309", "-1e-320", "NaN", "Infinity", "9223372036854775807", "9223372036854775808",
-	"18446744073709551616", "0x10", "1_000", "+1", "true", "null", "[]", "{}", "*", "a,b,,c", strings.Repeat("A", 5000), "/workspace/" + strings.Repeat("a/", 2000), "/workspace/" + strings.Repeat("b", 300),
+	"18446744073709551616", "0x10", "1_000", "+1", "true", "null", "[]", "{}", "*", "a,b,,c", strings.Repeat("A", 5000), "/workspace/" + strings.Repeat("a/", 300), "/workspace/" + strings.Repeat("b", 300),
 	"/workspace/\xff\x00", "/workspace/../../etc/shadow", "/workspace/\n", "root", "0:0", "4294967295", "-1:-1",
 }
 
@@ -159,9 +159,9 @@ func (h *hostility) some(all []string) []string {
 
 func (h *hostility) spared() bool {
 	if h.entry.dear {
-		return h.random.IntN(6) > 0
+		return h.random.IntN(12) > 0
 	}
-	return h.random.IntN(2) > 0
+	return h.random.IntN(3) > 0
 }
 
 func (h *hostility) paths() {

@@ -146,6 +146,7 @@ func (b *bender) paths() {
 		}
 		unknown := map[string][]string{
 			"id":      {"sbx_" + strings.Repeat("0", 26), "sbx_", "nope", "SBX_" + strings.Repeat("0", 26), strings.Repeat("0", 26), "prc_" + strings.Repeat("0", 26), "sbx_" + strings.Repeat("0", 27)},
+			"context": {"ctx_" + strings.Repeat("0", 26), "ctx_", "nope"},
 			"process": {"prc_" + strings.Repeat("0", 26), "none-of-that-name", "999999", "-1", "0"},
 		}[p.name]
 		for _, v := range unknown {
