@@ -14,11 +14,11 @@ tests() {
 	go test -v "$@" >"$log" 2>&1 || failed=1
 	if [ "$failed" = 1 ]; then
 		# All but what passed: the output of failed tests, build errors, panics.
-		grep -vE '^\s*(=== |--- PASS|PASS$)' "$log" || true
+		grep -avE '^\s*(=== |--- PASS|PASS$)' "$log" || true
 	else
-		grep -E '^(ok|FAIL|---)' "$log" | grep -v -- '--- PASS' || true
+		grep -aE '^(ok|FAIL|---)' "$log" | grep -av -- '--- PASS' || true
 	fi
-	if grep -E '^\s*--- SKIP' -A 3 "$log" && [ "${CAY_TEST_REQUIRE_ALL:-}" = 1 ]; then
+	if grep -aE '^\s*--- SKIP' -A 3 "$log" && [ "${CAY_TEST_REQUIRE_ALL:-}" = 1 ]; then
 		echo "CAY_TEST_REQUIRE_ALL=1: the tests above were skipped"
 		failed=1
 	fi
