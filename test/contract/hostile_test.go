@@ -120,7 +120,7 @@ func (h *hostility) try(r request) {
 // check holds the answer against op; nil: another one, or none, may have been met.
 func (h *hostility) check(op *operation, r request) {
 	h.t.Helper()
-	r.until = h.call.until
+	r.until, r.hasty = h.call.until, true
 	a, err := send(h.inst.Listen, r)
 	if err != nil {
 		h.t.Errorf("%v: %v", r, err)

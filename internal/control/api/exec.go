@@ -20,7 +20,7 @@ import (
 const eventStream = "text/event-stream"
 
 // errClientGone is why a session ends whose client has left.
-var errClientGone = errors.New("the client has gone away")
+var errClientGone error = cay.Errorf(cay.InvalidRequest, "the client has gone away")
 
 // enter lets a call use a sandbox: it counts as activity, and resumes one that may be.
 func (a *API) enter(ctx context.Context, p SandboxPath) (*cay.Sandbox, nodev1connect.NodeServiceClient, error) {

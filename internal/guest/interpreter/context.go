@@ -359,12 +359,12 @@ func (x *codeContext) end() error {
 
 // restart replaces the interpreter. The fresh one is started at once.
 func (x *codeContext) restart() error {
+	x.mu.Lock()
+	k := x.kernel // of now: by the end of end, serve may have put the next one in its place
+	x.mu.Unlock()
 	if err := x.end(); err != nil {
 		return err
 	}
-	x.mu.Lock()
-	k := x.kernel
-	x.mu.Unlock()
 	if k != nil {
 		select {
 		case <-k.ended:
