@@ -124,7 +124,7 @@ func send(addr string, r request) (answer, error) {
 			break
 		}
 	}
-	defer resp.Body.Close()
+	// The body is left to the connection: Close would read it to its end, which a stream may not have.
 	a := answer{status: resp.StatusCode, header: resp.Header}
 	a.bare = a.header.Get("X-Request-Id") == "" && resp.Close
 	if a.status == http.StatusSwitchingProtocols {
