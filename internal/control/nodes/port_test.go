@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,8 +49,10 @@ func TestAConnectionToAPortCarriesBytesFromTheFirstOne(t *testing.T) {
 }
 
 func TestARefusedConnectionToAPortIsADomainError(t *testing.T) {
-	answer := http.HandlerFunc(nil)
-	w := start(t, func(w *world) { w.node.OnPort = func(rw http.ResponseWriter, r *http.Request) { answer(rw, r) } })
+	var answer atomic.Pointer[http.HandlerFunc] // one that was broken off may still be running
+	w := start(t, func(w *world) {
+		w.node.OnPort = func(rw http.ResponseWriter, r *http.Request) { (*answer.Load())(rw, r) }
+	})
 	<-w.ready
 	for name, c := range map[string]struct {
 		answer http.HandlerFunc
@@ -66,7 +69,7 @@ func TestARefusedConnectionToAPortIsADomainError(t *testing.T) {
 		"no refusal":       {func(rw http.ResponseWriter, _ *http.Request) { rw.WriteHeader(200) }, cay.Unavailable, "the worker gave no usable answer; try again"},
 		"no answer":        {func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) }, cay.Unavailable, "the worker cannot be reached; try again"},
 	} {
-		answer = c.answer
+		answer.Store(&c.answer)
 		_, err := w.DialPort(t.Context(), w.node.Worker, cay.NewID(cay.PrefixSandbox), 80)
 		var e *cay.Error
 		if !errors.As(err, &e) || e.Reason != c.want || e.Detail != c.detail {

@@ -170,6 +170,11 @@ func TestAfterAReconnectUnacknowledgedOutputAndTheExitComeAgain(t *testing.T) {
 		p := n.shell("echo one; read -t 2 x < /dev/zero; echo two; exit 5")
 		q := n.shell("sleep 100")
 		<-p.done
+		n.mu.Lock() // as a node that has lost everything, while nothing is on the way
+		fresh := &proc{n: n, id: p.id, stream: p.stream, done: make(chan struct{})}
+		fresh.changed = sync.NewCond(&fresh.mu)
+		n.procs[p.stream] = fresh
+		n.mu.Unlock()
 		n.cut()
 		h := n.hello()
 		if len(h.Processes) != 2 || !h.Claimed || h.Protocol != 1 {
@@ -178,13 +183,6 @@ func TestAfterAReconnectUnacknowledgedOutputAndTheExitComeAgain(t *testing.T) {
 		if r := h.Processes[0]; r.ProcessId != p.id || r.Stream != p.stream || r.Produced != 8 || r.Acknowledged != 0 || r.Pid != p.pid {
 			t.Errorf("running %v", r)
 		}
-		n.mu.Lock() // as a node that has lost everything
-		fresh := &proc{n: n, id: p.id, stream: p.stream, done: make(chan struct{})}
-		fresh.changed = sync.NewCond(&fresh.mu)
-		n.procs[p.stream] = fresh
-		n.mu.Unlock()
-		n.cut()
-		n.hello()
 		if exit := fresh.wait(); exit.Code != 5 || fresh.stdout() != "one\ntwo\n" {
 			t.Errorf("exit %v, stdout %q", exit, fresh.stdout())
 		}

@@ -210,7 +210,7 @@ func TestJavaScriptKeepsDeclarationsAndAwaits(t *testing.T) {
 		if len(o.Results) != 2 || len(o.Results[0].Data) != 3 || string(o.Results[0].Data[0].Data) != "\x89PNG" || string(o.Results[0].Data[1].Data) != `{"a":1}` {
 			t.Errorf("%v %q", o.CodeReport, o.err)
 		}
-		p := c.begin("console.log('in'); await new Promise(() => {})")
+		p := c.begin("setTimeout(() => console.log('in')); await new Promise(() => {})") // it waits by then: see the driver
 		p.says("in")
 		n.must(p.signal(2, false))
 		if o := p.ended(); o.exit.Code != 130 || o.Error.GetName() != "Interrupted" {

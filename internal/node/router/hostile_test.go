@@ -186,8 +186,10 @@ func TestAnAgentThatDoesNotReadCostsBoundedMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	var inside []net.Conn
+	timing := quick()
+	timing.PingAnswer, timing.Connected, timing.Answer = 200*time.Millisecond, 3*time.Second, 5*time.Second
 	s := router.New(router.Config{
-		Spool: sp, Timing: quick(),
+		Spool: sp, Timing: timing,
 		Dial: func(ctx context.Context, p driver.Purpose) (net.Conn, error) {
 			if len(inside) > 0 {
 				<-ctx.Done()

@@ -205,11 +205,16 @@ func (s *Session) forgetTables(p *Process) {
 	if s.streams[p.stream] == p {
 		delete(s.streams, p.stream)
 	}
+	s.freeName(p)
+	delete(s.lazy, p)
+	s.dequeue(p)
+}
+
+// freeName lets another process have p's name. With s.mu.
+func (s *Session) freeName(p *Process) {
 	if s.names[p.name] == p {
 		delete(s.names, p.name)
 	}
-	delete(s.lazy, p)
-	s.dequeue(p)
 }
 
 // abandon removes a process whose start failed. When the agent may have started it after all, it is told to kill it.
@@ -448,6 +453,10 @@ func (p *Process) finish(e cay.ProcessExit) {
 	if p.code != nil { // the first report counts: this is for a program that left none
 		p.keepReport(lostReport(p.code.ContextID != ""))
 	}
+	s := p.s
+	s.mu.Lock()
+	s.freeName(p) // before anybody sees the exit, who may then start another of the name
+	s.mu.Unlock()
 	p.mu.Lock()
 	if e.Reason == cay.ExitSandboxEnded && p.oom {
 		e.Reason, e.OOM = cay.ExitOOM, true
@@ -462,7 +471,6 @@ func (p *Process) finish(e cay.ProcessExit) {
 	close(p.done)
 	p.mu.Unlock()
 	p.stopTimers()
-	s := p.s
 	s.mu.Lock()
 	s.forgetTables(p)
 	s.markDirty(p)

@@ -39,8 +39,8 @@ type rig struct {
 
 func quick() router.Timing {
 	return router.Timing{
-		Hello: time.Second, Ping: 100 * time.Millisecond, PingAnswer: 200 * time.Millisecond, Connected: 3 * time.Second,
-		Answer: 5 * time.Second, HoldStall: 500 * time.Millisecond, Hangup: 100 * time.Millisecond, HangupKill: 50 * time.Millisecond,
+		Hello: 20 * time.Second, Ping: 100 * time.Millisecond, PingAnswer: 20 * time.Second, Connected: 20 * time.Second,
+		Answer: 30 * time.Second, HoldStall: 500 * time.Millisecond, Hangup: 100 * time.Millisecond, HangupKill: 50 * time.Millisecond,
 		KillReport: 100 * time.Millisecond, Lost: 100 * time.Millisecond, LazyAck: 20 * time.Millisecond,
 	}
 }
@@ -559,6 +559,7 @@ func TestASilentConnectionIsReplaced(t *testing.T) {
 	start(t, agent, func(c *router.Config) {
 		dial := c.Dial
 		c.Dial = func(ctx context.Context, p driver.Purpose) (net.Conn, error) { dials.Add(1); return dial(ctx, p) }
+		c.Timing.PingAnswer = 200 * time.Millisecond
 	})
 	eventually(t, "it is dialled again", func() bool { return dials.Load() >= 2 })
 }

@@ -70,8 +70,10 @@ func (in *stdin) reconnected(received int64, first bool) error {
 		in.base, in.sent = received, received // after a restart of the node
 	case received < in.base || received > in.end():
 		return violation("stdin received up to %d of [%d, %d]", received, in.base, in.end())
-	default:
-		in.sent = received
+	default: // what acknowledged it may be lost with the connection that it was on
+		in.buf = append(in.buf[:0], in.buf[received-in.base:]...)
+		in.base, in.sent = received, received
+		in.wakeWriter()
 	}
 	in.eofSent = false
 	return nil

@@ -235,7 +235,8 @@ function compile(source, number) {
   return { script: new vm.Script(prepared.source, options), ...prepared };
 }
 
-// guard runs step such that an interrupt ends it, from its first moment on.
+// guard runs step such that an interrupt ends it, from its first moment on. While node leaves it, for less than a millisecond, SIGINT
+// has its default action: an interrupt that comes just then ends the interpreter, and the context is lost.
 const guard = new vm.Script('globalThis[Symbol.for("cay.step")]()', { filename: __filename });
 let step = () => {};
 Object.defineProperty(globalThis, Symbol.for('cay.step'), { value: () => step() });

@@ -48,6 +48,7 @@ type Agent struct {
 	processes map[string]*Process
 	starts    []*guestv1.Start
 	bulk      map[[wire.TokenLen]byte]chan net.Conn
+	left      map[[wire.TokenLen]byte]bool // tokens that nobody waits for any longer
 	wmu       sync.Mutex
 }
 
@@ -71,6 +72,7 @@ func (a *Agent) Dial(ctx context.Context, purpose driver.Purpose) (net.Conn, err
 		case conn := <-a.token(purpose.Token):
 			return conn, nil
 		case <-ctx.Done():
+			a.leave(purpose.Token)
 			return nil, ctx.Err()
 		case <-a.gone:
 			return nil, driver.ErrGone
@@ -96,6 +98,34 @@ func (a *Agent) token(t [wire.TokenLen]byte) chan net.Conn {
 		a.bulk[t] = make(chan net.Conn, 1)
 	}
 	return a.bulk[t]
+}
+
+// leave closes the connection of a token that nobody waits for any longer, also one that is still to come.
+func (a *Agent) leave(t [wire.TokenLen]byte) {
+	waiting := a.token(t)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.left == nil {
+		a.left = map[[wire.TokenLen]byte]bool{}
+	}
+	a.left[t] = true
+	select {
+	case conn := <-waiting:
+		conn.Close()
+	default:
+	}
+}
+
+// deliver hands a connection to whoever waits for its token.
+func (a *Agent) deliver(t [wire.TokenLen]byte, conn net.Conn) {
+	waiting := a.token(t)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.left[t] {
+		conn.Close()
+		return
+	}
+	waiting <- conn
 }
 
 // Drop ends the control connection, as a lost one would; the agent keeps its processes.
@@ -370,7 +400,7 @@ func (a *Agent) transfer(b *guestv1.Bulk) {
 		return
 	}
 	defer c.Close()
-	a.token([wire.TokenLen]byte(b.Token)) <- node
+	a.deliver([wire.TokenLen]byte(b.Token), node)
 	if a.Transfer != nil {
 		a.Transfer(b, c)
 		return
