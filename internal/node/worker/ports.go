@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -51,8 +52,16 @@ func (w *Worker) servePort(rw http.ResponseWriter, r *http.Request) {
 	}
 	client := takenOver{conn, buffered.Reader}
 	var both sync.WaitGroup
-	both.Go(func() { pipe(guest, client) })
+	answered := make(chan struct{})
+	both.Go(func() {
+		pipe(guest, client)
+		if c, ok := conn.(syscall.Conn); ok {
+			untilHungUp(c, answered)
+			guest.Close()
+		}
+	})
 	pipe(client, guest)
+	close(answered)
 	both.Wait()
 }
 

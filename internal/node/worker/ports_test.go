@@ -6,7 +6,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"syscall"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/node/router/agenttest"
@@ -80,5 +84,34 @@ func TestTheEndOfTheNodeCutsConnectionsToPorts(t *testing.T) {
 	n.stop()
 	if _, err := in.ReadByte(); err == nil {
 		t.Error("the connection goes on")
+	}
+}
+
+func TestAClientThatLeavesADeafServerGivesTheConnectionBack(t *testing.T) {
+	d, over := newFakeDriver(), make(chan struct{})
+	d.agent = func(a *agenttest.Agent) {
+		a.Ports = map[int]func(net.Conn){80: func(c net.Conn) {
+			_, _ = io.ReadAll(c) // ends when the client has said everything; there is never an answer
+			raw, err := c.(syscall.Conn).SyscallConn()
+			for hungUp := false; err == nil && !hungUp; {
+				err = raw.Control(func(fd uintptr) {
+					look := []unix.PollFd{{Fd: int32(fd)}}
+					_, _ = unix.Poll(look, 100)
+					hungUp = look[0].Revents&unix.POLLHUP != 0
+				})
+			}
+			close(over)
+		}}
+	}
+	n := startNode(t, d, t.TempDir())
+	conn, _, answer := n.dialPort(noderpc.PortPath(cay.ID(n.create()), 80))
+	if answer.StatusCode != 101 {
+		t.Fatalf("answered %s", answer.Status)
+	}
+	conn.Close()
+	select {
+	case <-over:
+	case <-time.After(time.Minute):
+		t.Fatal("the connection to the server inside is kept")
 	}
 }
