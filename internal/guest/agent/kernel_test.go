@@ -202,7 +202,7 @@ func TestRunsAndContextsOutliveTheConnection(t *testing.T) {
 func TestOutputBetweenRunsIsNobodys(t *testing.T) {
 	everywhere(t, func(t *testing.T, n *node) {
 		c := n.open("bash")
-		c.run("{ while :; do head -c 100000 /dev/zero; touch wrote; sleep .05; done; } 2>/dev/null &\njob=$!")
+		c.run("{ while :; do printf '%0100000d' 0; touch wrote; sleep .05; done; } 2>/dev/null &\njob=$!")
 		eventually(t, "the pipe was emptied between runs", func() bool {
 			n.sh("rm -f wrote; for i in $(seq 100); do [ -e wrote ] && exit; sleep .05; done; exit 1")
 			return true
