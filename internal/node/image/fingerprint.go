@@ -10,7 +10,7 @@ import (
 )
 
 // layout changes whenever this package builds another root from the same host.
-const layout = "1"
+const layout = "2"
 
 // witnesses change when packages are installed, upgraded or removed: the package managers' records, and the directories that
 // are shown.

@@ -24,7 +24,7 @@ func fakeHost(t *testing.T) string {
 	}
 	for name, mode := range map[string]fs.FileMode{
 		"usr/bin/python3": 0o755, "usr/bin/bash": 0o755, "usr/bin/sh": 0o755, "usr/local/go/bin/go": 0o755, "usr/local/bin/deploy-token": 0o755,
-		"etc/shadow": 0o640, "etc/passwd": 0o644, "etc/ssl/certs/ca-certificates.crt": 0o644, "etc/ssl/certs/local.key": 0o600, "etc/ssl/private/key.pem": 0o644,
+		"etc/shadow": 0o640, "etc/passwd": 0o644, "etc/matplotlibrc": 0o644, "etc/ssl/certs/ca-certificates.crt": 0o644, "etc/ssl/certs/local.key": 0o600, "etc/ssl/private/key.pem": 0o644,
 	} {
 		if err := os.WriteFile(filepath.Join(host, name), []byte("#!/bin/sh\necho go version go1.22.3\n# "+name), mode); err != nil {
 			t.Fatal(err)
@@ -54,6 +54,9 @@ func buildFake(t *testing.T) (host, root string, m []specs.Mount) {
 
 func TestTheRootHoldsWhatProgramsNeed(t *testing.T) {
 	_, root, _ := buildFake(t)
+	if _, err := os.Stat(filepath.Join(root, "etc/matplotlibrc")); err != nil { // Debian's matplotlib does not load without it
+		t.Error(err)
+	}
 	for path, want := range map[string]string{
 		"bin": "usr/bin", "lib64": "usr/lib64", "etc/alternatives/awk": "/usr/bin/mawk", "etc/ssl/certs/a.0": "ca-certificates.crt",
 		"usr/local/bin/python": "/usr/bin/python3", "usr/local/bin/go": "../go/bin/go",

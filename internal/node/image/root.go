@@ -121,12 +121,12 @@ func etc(host, dir string) error {
 			return err
 		}
 	}
-	for _, name := range []string{"ld.so.cache", "mime.types", "localtime", "timezone", "os-release", "debian_version", "services", "protocols", "ssl/openssl.cnf", "ssl/cert.pem"} {
+	for _, name := range []string{"ld.so.cache", "mime.types", "localtime", "timezone", "os-release", "debian_version", "services", "protocols", "matplotlibrc", "ssl/openssl.cnf", "ssl/cert.pem"} {
 		if err := copyFile(filepath.Join(host, "etc", name), filepath.Join(dir, name)); err != nil {
 			return err
 		}
 	}
-	for _, name := range []string{"alternatives", "ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted"} {
+	for _, name := range []string{"alternatives", "fonts", "ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted"} {
 		if err := copyTree(filepath.Join(host, "etc", name), filepath.Join(dir, name), 3); err != nil {
 			return err
 		}
