@@ -8,17 +8,14 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/duplex"
 	"github.com/cayhq/cay/internal/node/router"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 )
-
-// portBuffers recycles what a direction of a connection is copied by.
-var portBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // PortHandler takes connections to ports, and the pattern to mount it at. It needs HTTP/1.1, whose connections can be taken over.
 func (w *Worker) PortHandler() (pattern string, h http.Handler) {
@@ -51,18 +48,7 @@ func (w *Worker) servePort(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	client := takenOver{conn, buffered.Reader}
-	var both sync.WaitGroup
-	answered := make(chan struct{})
-	both.Go(func() {
-		pipe(guest, client)
-		if c, ok := conn.(syscall.Conn); ok {
-			untilHungUp(c, answered)
-			guest.Close()
-		}
-	})
-	pipe(client, guest)
-	close(answered)
-	both.Wait()
+	duplex.Join(client, conn.(syscall.Conn), guest) // a unix socket's
 }
 
 // enterPort counts a connection that Close has to wait for. ctx ends with the request and with the Worker.
@@ -103,23 +89,4 @@ func (c takenOver) Read(p []byte) (int, error) { return c.in.Read(p) }
 
 func (c takenOver) CloseWrite() error {
 	return c.Conn.(interface{ CloseWrite() error }).CloseWrite() // a unix socket's
-}
-
-type duplex interface {
-	io.ReadWriteCloser
-	CloseWrite() error
-}
-
-// pipe copies one direction to its end and hands the end on. A connection that broke ends the other direction as well.
-func pipe(to, from duplex) {
-	buf := portBuffers.Get().(*[32 << 10]byte)
-	defer portBuffers.Put(buf)
-	_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, buf[:])
-	if err == nil {
-		err = to.CloseWrite()
-	}
-	if err != nil {
-		to.Close()
-		from.Close()
-	}
 }
