@@ -148,6 +148,34 @@ func (a *API) enterStream() (leave func(), err error) {
 	return a.streams.Done, nil
 }
 
+// whenClosing calls f when Close is called, until stop is.
+func (a *API) whenClosing(f func()) (stop func()) {
+	done := make(chan struct{})
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		select {
+		case <-a.closing:
+			f()
+		case <-done:
+		}
+	}()
+	return func() {
+		close(done)
+		<-finished
+	}
+}
+
+// served is the context of a call that is made for a request: it ends with the request, and when Close is called.
+func (a *API) served(request context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(request)
+	stop := a.whenClosing(cancel)
+	return ctx, sync.OnceFunc(func() {
+		cancel()
+		stop()
+	})
+}
+
 func errClosing() *cay.Error {
 	return cay.Errorf(cay.Unavailable, "the server is restarting; attach again").After(time.Second)
 }

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"context"
 	"net/http"
 	"path"
 
@@ -24,10 +23,8 @@ func (a *API) readArchive(w http.ResponseWriter, r *http.Request, in *readArchiv
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := a.served(r.Context())
 	defer cancel()
-	stop := a.whenClosing(cancel)
-	defer stop()
 	stream, err := p.node.ReadArchive(ctx, connect.NewRequest(&nodev1.ReadArchiveRequest{
 		SandboxId: string(p.sandbox), Path: p.path, User: p.user, Format: in.Format,
 	}))
@@ -91,10 +88,8 @@ func (a *API) writeArchive(w http.ResponseWriter, r *http.Request, in *writeArch
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := a.served(r.Context())
 	defer cancel()
-	stop := a.whenClosing(cancel)
-	defer stop()
 	stream := p.node.WriteArchive(ctx)
 	header := &nodev1.WriteArchiveHeader{SandboxId: string(p.sandbox), Path: p.path, User: p.user, Format: in.Format}
 	info, err := upload(stream, archiveHeader(header), archiveData, &nodev1.WriteArchiveRequest{Part: &nodev1.WriteArchiveRequest_Commit{Commit: true}}, r.Body)

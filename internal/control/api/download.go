@@ -32,10 +32,8 @@ func (a *API) readFile(w http.ResponseWriter, r *http.Request, in *readFileInput
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := a.served(r.Context())
 	defer cancel()
-	stop := a.whenClosing(cancel)
-	defer stop()
 	from, length := int64(0), int64(-1)
 	partial := false
 	etag := ""

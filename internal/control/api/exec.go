@@ -250,10 +250,7 @@ func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *session,
 	if v.encoding == "" {
 		v.encoding = streams.UTF8
 	}
-	h := w.Header()
-	h.Set("Content-Type", eventStream)
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no")
+	beginEvents(w.Header())
 	out := a.patient(w)
 	defer out.reset()
 	e := streams.NewSSE(out, v.encoding)

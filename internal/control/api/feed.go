@@ -52,6 +52,13 @@ func noHead(r *http.Request) error {
 	return problem.From(cay.Errorf(cay.MethodNotAllowed, "a stream has no HEAD"), exchangeOf(r.Context()).requestID).WithHeader("Allow", http.MethodGet)
 }
 
+// beginEvents says that the answer is a stream of events, which nothing on the way is to hold back.
+func beginEvents(h http.Header) {
+	h.Set("Content-Type", eventStream)
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Accel-Buffering", "no")
+}
+
 // feedEvent is one event of a feed's stream.
 type feedEvent struct {
 	name, id string
@@ -96,10 +103,7 @@ func (a *API) sendFeed(w http.ResponseWriter, r *http.Request, first feedBatch, 
 		}
 	}()
 
-	h := w.Header()
-	h.Set("Content-Type", eventStream)
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Accel-Buffering", "no")
+	beginEvents(w.Header())
 	out := a.patient(w)
 	defer out.reset()
 	feed := streams.NewFeed(out)

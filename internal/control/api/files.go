@@ -194,10 +194,8 @@ func (a *API) writeFile(w http.ResponseWriter, r *http.Request, in *writeFileInp
 		return err
 	}
 	header.SandboxId, header.Path, header.User = string(p.sandbox), p.path, p.user
-	ctx, cancel := context.WithCancel(r.Context())
+	ctx, cancel := a.served(r.Context())
 	defer cancel()
-	stop := a.whenClosing(cancel)
-	defer stop()
 	stream := p.node.WriteFile(ctx)
 	info, err := upload(stream, fileHeaderPart(header), fileData, &nodev1.WriteFileRequest{Part: &nodev1.WriteFileRequest_Commit{Commit: true}}, r.Body)
 	if err != nil {

@@ -10,7 +10,6 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/control/api/problem"
 	"github.com/cayhq/cay/internal/control/api/streams"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
@@ -240,8 +239,8 @@ func (a *API) streamProcess(w http.ResponseWriter, r *http.Request, in *streamPr
 			return c.attachOr(in.Process, in.Offset, nil)
 		})
 	}
-	if r.Method == http.MethodHead {
-		return problem.From(cay.Errorf(cay.MethodNotAllowed, "a stream has no HEAD"), exchangeOf(r.Context()).requestID).WithHeader("Allow", http.MethodGet)
+	if err := noHead(r); err != nil {
+		return err
 	}
 	field, at := "offset", in.Offset
 	if in.LastEventID != "" {

@@ -127,24 +127,6 @@ func (a *API) await(ctx context.Context, project, id cay.ID, wait time.Duration,
 	return a.Sandboxes.Wait(waiting, project, id, want...)
 }
 
-// whenClosing calls f when Close is called, until stop is.
-func (a *API) whenClosing(f func()) (stop func()) {
-	done := make(chan struct{})
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		select {
-		case <-a.closing:
-			f()
-		case <-done:
-		}
-	}()
-	return func() {
-		close(done)
-		<-finished
-	}
-}
-
 type getSandboxInput struct {
 	SandboxPath
 	WaitFor     string  `query:"wait_for" doc:"Answer once the status is one of these, comma-joined, or the sandbox has ended" example:"READY"`

@@ -17,14 +17,14 @@ import (
 func fakeHost(t *testing.T) string {
 	t.Helper()
 	host := t.TempDir()
-	for _, d := range []string{"usr/bin", "usr/sbin", "usr/lib/modules/6.1", "usr/lib64", "usr/share", "usr/src", "usr/local/bin", "usr/local/go/bin", "etc/alternatives", "etc/ssl/certs", "etc/ssl/private", "opt"} {
+	for _, d := range []string{"usr/bin", "usr/sbin", "usr/lib/modules/6.1", "usr/lib64", "usr/share", "usr/src", "usr/local/bin", "usr/local/go/bin", "etc/alternatives", "etc/ssl/certs", "etc/ssl/private", "etc/fonts", "opt"} {
 		if err := os.MkdirAll(filepath.Join(host, d), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for name, mode := range map[string]fs.FileMode{
 		"usr/bin/python3": 0o755, "usr/bin/bash": 0o755, "usr/bin/sh": 0o755, "usr/local/go/bin/go": 0o755, "usr/local/bin/deploy-token": 0o755,
-		"etc/shadow": 0o640, "etc/passwd": 0o644, "etc/matplotlibrc": 0o644, "etc/ssl/certs/ca-certificates.crt": 0o644, "etc/ssl/certs/local.key": 0o600, "etc/ssl/private/key.pem": 0o644,
+		"etc/shadow": 0o640, "etc/passwd": 0o644, "etc/matplotlibrc": 0o644, "etc/fonts/fonts.conf": 0o644, "etc/ssl/certs/ca-certificates.crt": 0o644, "etc/ssl/certs/local.key": 0o600, "etc/ssl/private/key.pem": 0o644,
 	} {
 		if err := os.WriteFile(filepath.Join(host, name), []byte("#!/bin/sh\necho go version go1.22.3\n# "+name), mode); err != nil {
 			t.Fatal(err)
@@ -54,8 +54,10 @@ func buildFake(t *testing.T) (host, root string, m []specs.Mount) {
 
 func TestTheRootHoldsWhatProgramsNeed(t *testing.T) {
 	_, root, _ := buildFake(t)
-	if _, err := os.Stat(filepath.Join(root, "etc/matplotlibrc")); err != nil { // Debian's matplotlib does not load without it
-		t.Error(err)
+	for _, setting := range []string{"matplotlibrc", "fonts/fonts.conf"} { // Debian's matplotlib does not load without the first
+		if _, err := os.Stat(filepath.Join(root, "etc", setting)); err != nil {
+			t.Error(err)
+		}
 	}
 	for path, want := range map[string]string{
 		"bin": "usr/bin", "lib64": "usr/lib64", "etc/alternatives/awk": "/usr/bin/mawk", "etc/ssl/certs/a.0": "ca-certificates.crt",
