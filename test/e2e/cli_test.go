@@ -126,7 +126,8 @@ func TestCtrlCEndsTheCommandAndRemovesTheSandbox(t *testing.T) {
 
 func TestATerminalThroughThePTYFeelsLocal(t *testing.T) {
 	inst := testkit.Server(t)
-	cmd := inst.CLI("run", "-i", "-t", "--", "bash", "--norc")
+	const prompt = "ready> "
+	cmd := inst.CLI("run", "-i", "-t", "--env", "PS1="+prompt, "--", "bash", "--norc")
 	cmd.Env = append(cmd.Env, "TERM=xterm")
 	cmd.SysProcAttr = nil // pty.Start sets its own
 	term, err := pty.StartWithSize(cmd, &pty.Winsize{Cols: 93, Rows: 31})
@@ -136,17 +137,19 @@ func TestATerminalThroughThePTYFeelsLocal(t *testing.T) {
 	defer term.Close()
 	stop := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
 	defer stop.Stop()
-	var shown strings.Builder
+	var shown string
 	buf := make([]byte, 4096)
+	// expect reads on until want was shown after all that was expected before.
 	expect := func(want string) {
 		t.Helper()
-		for !strings.Contains(shown.String(), want) {
+		for !strings.Contains(shown, want) {
 			n, err := term.Read(buf)
-			shown.Write(buf[:n])
+			shown += string(buf[:n])
 			if err != nil {
-				t.Fatalf("waiting for %q: %v; shown %q", want, err, shown.String())
+				t.Fatalf("waiting for %q: %v; shown %q", want, err, shown)
 			}
 		}
+		_, shown, _ = strings.Cut(shown, want)
 	}
 	send := func(line string) {
 		t.Helper()
@@ -154,24 +157,31 @@ func TestATerminalThroughThePTYFeelsLocal(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expect("$")
+	expect(prompt)
 	send("stty size\r")
-	expect("31 93")
+	expect("31 93\r\n")
+	expect(prompt)
 	if err := pty.Setsize(term, &pty.Winsize{Cols: 71, Rows: 23}); err != nil {
 		t.Fatal(err)
 	}
-	send("sleep .5; stty size\r")
-	expect("23 71")
-	send("sleep 300\r")
-	send("\x03echo back'-'again\r")
+	send("until [ \"$(stty size)\" = '23 71' ]; do sleep .1; done; echo re'sized'\r")
+	expect("resized")
+	expect(prompt)
+	// The shell that prints it is in the foreground by then: Ctrl-C is for it.
+	send("sh -c 'echo u\"p\"; exec sleep 300'\r")
+	expect("up\r\n")
+	send("\x03")
+	expect(prompt)
+	send("echo back'-'again\r")
 	expect("back-again")
+	expect(prompt)
 	send("exit 7\r")
 	for err == nil {
 		_, err = term.Read(buf)
 	}
 	_ = cmd.Wait() // its code is looked at below
 	if code := cmd.ProcessState.ExitCode(); code != 7 {
-		t.Errorf("code %d; shown %q", code, shown.String())
+		t.Errorf("code %d; shown %q", code, shown)
 	}
 }
 
