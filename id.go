@@ -15,6 +15,8 @@ const (
 	PrefixSandbox = "sbx_"
 	PrefixProcess = "prc_"
 	PrefixContext = "ctx_"
+	PrefixJob     = "job_"
+	PrefixSession = "ses_"
 	PrefixWorker  = "wrk_"
 	PrefixKey     = "key_"
 	PrefixProject = "prj_"

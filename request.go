@@ -19,6 +19,12 @@ type CreateSandbox struct {
 	Metadata       map[string]string
 	User, Workdir  string
 	QueueTimeout   *time.Duration
+	SessionID      ID   // its volume is mounted at SessionPath
+	SessionShared  bool // others who share it too may use the session at the same time
+
+	// What only the platform itself says, for a sandbox that it needs for something else.
+	ID        ID // chosen beforehand: a repeated create finds the first
+	ManagedBy ID // the job or the session that it serves; its life follows that one's
 }
 
 // UpdateSandbox holds what PATCH may change; nil leaves it.
@@ -36,6 +42,8 @@ type SandboxQuery struct {
 	CreatedAfter time.Time
 	Statuses     []Status
 	Metadata     map[string]string
+	SessionID    ID
+	Managed      bool // also those that serve jobs and sessions
 }
 
 // Limits are the bounds and defaults in force.

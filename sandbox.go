@@ -88,6 +88,10 @@ type SandboxSpec struct {
 	Metadata map[string]string `json:"metadata"`
 	User     string            `json:"user"`
 	Workdir  string            `json:"workdir"`
+
+	SessionID     ID   `json:"session_id,omitempty"` // its volume is mounted at SessionPath
+	SessionShared bool `json:"session_shared,omitempty"`
+	ManagedBy     ID   `json:"managed_by,omitempty"` // the job or the session that it serves; "": it is a client's own
 }
 
 // Operation is what the queue still has to do for a sandbox. A row with an operation is a queue item.

@@ -17,6 +17,7 @@ type Worker struct {
 	Enforced     []string // of cpu, memory_mb, disk_gb, pids: what it keeps for real
 	Runtimes     []Runtime
 	CanFreeze    bool
+	CanMount     bool   // volumes of sessions
 	Boot         string // changes with every start of the node
 	RegisteredAt time.Time
 	HeartbeatAt  time.Time
@@ -48,6 +49,8 @@ type Retention struct {
 	Events      time.Duration
 	MaxEvents   int64
 	Idempotency time.Duration
+	Jobs        time.Duration // after their end, with their output
+	Sessions    time.Duration // the row, after its end; the files go at once
 }
 
 // Ticket lets a browser make one request without a key. Only its SHA-256 is kept.

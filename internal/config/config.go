@@ -41,6 +41,19 @@ type Config struct {
 	DefaultPids       int64   `key:"default_pids" env:"CAY_DEFAULT_PIDS" help:"processes of a sandbox that asks for none"`
 	DefaultTTLSeconds float64 `key:"default_ttl_seconds" env:"CAY_DEFAULT_TTL_SECONDS" help:"life of a sandbox that asks for none"`
 	MaxTTLSeconds     float64 `key:"max_ttl_seconds" env:"CAY_MAX_TTL_SECONDS" help:"the longest life"`
+
+	BlobURL string `key:"blob_url" env:"CAY_BLOB_URL" help:"where artifacts and archives are kept: file:///a/folder or s3://bucket?region=…; empty: a folder in data_dir" secret:"true"`
+
+	JobConcurrency      int64   `key:"job_concurrency" env:"CAY_JOB_CONCURRENCY" help:"jobs that run at once; 0: twice the machine's cores"`
+	MaxJobsProject      int64   `key:"max_jobs_per_project" env:"CAY_MAX_JOBS_PER_PROJECT" help:"jobs of one project that have not finished"`
+	JobRetentionSeconds float64 `key:"job_retention_seconds" env:"CAY_JOB_RETENTION_SECONDS" help:"how long a finished job is kept, with its output"`
+
+	DefaultSessionDiskGB       float64 `key:"default_session_disk_gb" env:"CAY_DEFAULT_SESSION_DISK_GB" help:"disk of a session that asks for none"`
+	MaxSessionDiskGB           float64 `key:"max_session_disk_gb" env:"CAY_MAX_SESSION_DISK_GB" help:"the most that a session may ask for"`
+	DefaultSessionTTLSeconds   float64 `key:"default_session_ttl_seconds" env:"CAY_DEFAULT_SESSION_TTL_SECONDS" help:"how long a session that asks for nothing else is kept after its last use"`
+	MaxSessionTTLSeconds       float64 `key:"max_session_ttl_seconds" env:"CAY_MAX_SESSION_TTL_SECONDS" help:"the longest that a session is kept after its last use"`
+	MaxSessionsProject         int64   `key:"max_sessions_per_project" env:"CAY_MAX_SESSIONS_PER_PROJECT" help:"sessions of one project"`
+	SessionArchiveAfterSeconds float64 `key:"session_archive_after_seconds" env:"CAY_SESSION_ARCHIVE_AFTER_SECONDS" help:"how long after its last use a session goes to blob storage; 0: never"`
 }
 
 // Default is the configuration before anything is read. Root keeps its data in /var/lib/cay, others in ~/.local/share/cay.
@@ -62,6 +75,15 @@ func Default() Config {
 		DefaultPids:         512,
 		DefaultTTLSeconds:   3600,
 		MaxTTLSeconds:       30 * 24 * 3600,
+
+		MaxJobsProject:             10_000,
+		JobRetentionSeconds:        7 * 24 * 3600,
+		DefaultSessionDiskGB:       1,
+		MaxSessionDiskGB:           16,
+		DefaultSessionTTLSeconds:   7 * 24 * 3600,
+		MaxSessionTTLSeconds:       90 * 24 * 3600,
+		MaxSessionsProject:         1000,
+		SessionArchiveAfterSeconds: 24 * 3600,
 	}
 }
 
@@ -143,6 +165,18 @@ func (c Config) Validate() error {
 	atLeast("default_pids", float64(c.DefaultPids), 8)
 	atLeast("default_ttl_seconds", c.DefaultTTLSeconds, 1)
 	atLeast("max_ttl_seconds", c.MaxTTLSeconds, c.DefaultTTLSeconds)
+	if u, err := url.Parse(c.BlobURL); c.BlobURL != "" && (err != nil || u.Scheme != "file" && u.Scheme != "s3") {
+		bad("blob_url", "must begin with file:/// or s3://")
+	}
+	atLeast("job_concurrency", float64(c.JobConcurrency), 0)
+	atLeast("max_jobs_per_project", float64(c.MaxJobsProject), 1)
+	atLeast("job_retention_seconds", c.JobRetentionSeconds, 1)
+	atLeast("default_session_disk_gb", c.DefaultSessionDiskGB, 0.01)
+	atLeast("max_session_disk_gb", c.MaxSessionDiskGB, c.DefaultSessionDiskGB)
+	atLeast("default_session_ttl_seconds", c.DefaultSessionTTLSeconds, 1)
+	atLeast("max_session_ttl_seconds", c.MaxSessionTTLSeconds, c.DefaultSessionTTLSeconds)
+	atLeast("max_sessions_per_project", float64(c.MaxSessionsProject), 1)
+	atLeast("session_archive_after_seconds", c.SessionArchiveAfterSeconds, 0)
 	if c.DefaultCPU > float64(runtime.NumCPU()) {
 		bad("default_cpu", "%v is more than the machine has (%d)", c.DefaultCPU, runtime.NumCPU())
 	}

@@ -37,6 +37,15 @@ type Spec struct {
 	CPU       float64 // cores of quota; at most the shape's
 	MemoryMB  int64
 	Pids      int64
+	Volumes   []Volume
+}
+
+// Volume is a directory of the host, a mount of its own, that the sandbox gets to see. Name is that of the entry in the directory of
+// volumes inside, from where the agent mounts it where it belongs.
+type Volume struct {
+	Name     string `json:"name"`
+	Source   string `json:"source"` // on the host
+	ReadOnly bool   `json:"read_only,omitempty"`
 }
 
 // Info says what the driver offers on this host.
@@ -46,6 +55,7 @@ type Info struct {
 	Rootless  bool
 	Enforced  []string // of cpu, memory_mb, disk_gb, pids
 	CanFreeze bool
+	CanMount  bool     // volumes
 	Notes     []string // for people: what is not enforced and why
 }
 

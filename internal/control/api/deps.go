@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"time"
 
@@ -38,6 +39,41 @@ type Sandboxes interface {
 	// Enforced names the limits (of cpu, memory_mb, disk_gb, pids) that every worker keeps for real.
 	Enforced() []string
 	Runtimes(ctx context.Context) ([]cay.Runtime, error)
+}
+
+// Jobs is what the API needs of the queue of jobs; internal/control/jobs implements it. A job of another project is cay.NotFound.
+type Jobs interface {
+	// Submit checks the request against limits and quota, fills in defaults, and writes the row. It does not wait.
+	Submit(ctx context.Context, project, key cay.ID, req cay.SubmitJob) (*cay.Job, error)
+	Get(ctx context.Context, project, id cay.ID) (*cay.Job, error)
+	// Wait returns the job as soon as it has finished, or as it is when ctx ends; ctx's end is no error.
+	Wait(ctx context.Context, project, id cay.ID) (*cay.Job, error)
+	List(ctx context.Context, project cay.ID, q cay.JobQuery) (items []*cay.Job, nextCursor string, err error)
+	// Cancel asks for the end; a queued job is canceled at once, of a running one the program is killed, a finished one stays as it is.
+	// It returns when the job has finished, or as it is when ctx ends.
+	Cancel(ctx context.Context, project, id cay.ID) (*cay.Job, error)
+	// Result answers what the job left behind or, while it runs, has written so far; of each stream at most most bytes, head and tail.
+	Result(ctx context.Context, j *cay.Job, most int) (cay.JobResult, error)
+	// Stream calls send with everything after a position, then with what happens, until the job's last frame or ctx ends or send fails, whose
+	// error it returns. Every caller reads at its own pace. Frames of output hold at most 64 KiB.
+	Stream(ctx context.Context, project, id cay.ID, after int64, send func(cay.JobFrame) error) error
+	// OpenOutput reads a file that the job left in /output.
+	OpenOutput(ctx context.Context, project, id cay.ID, path string) (cay.JobOutput, io.ReadCloser, error)
+}
+
+// Sessions is what the API needs of sessions; internal/control/sessions implements it. One of another project is cay.NotFound.
+type Sessions interface {
+	Create(ctx context.Context, project cay.ID, req cay.CreateSession) (*cay.Session, error)
+	Get(ctx context.Context, project, id cay.ID) (*cay.Session, error)
+	List(ctx context.Context, project cay.ID, q cay.SessionQuery) (items []*cay.Session, nextCursor string, err error)
+	// Users are the sandboxes that use it now, but for those that serve the session itself.
+	Users(ctx context.Context, project, id cay.ID) ([]*cay.Sandbox, error)
+	// Delete begins the end of the session and returns when its files are gone, or as it is when ctx ends. While sandboxes or jobs use it
+	// it is cay.Conflict; with force they end first. One that has ended is returned as it is.
+	Delete(ctx context.Context, project, id cay.ID, force bool) (*cay.Session, error)
+	// Enter returns a sandbox in which the session's files can be reached at cay.SessionPath, counting as use of the session: one that
+	// uses it, or a small one that serves it, made on first use and gone a while after the last.
+	Enter(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error)
 }
 
 // Nodes finds the node of a sandbox; internal/control/nodes implements it. Errors of calls go through noderpc.Decode.

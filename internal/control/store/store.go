@@ -34,7 +34,14 @@ type Store interface {
 // Sandboxes are the rows.
 type Sandboxes interface {
 	// InsertSandbox writes a new row, unless the project has maxActive active sandboxes already (cay.QuotaExceeded) or maxQueued rows
-	// are waiting to be created (cay.NoCapacity). Zero: no bound. Both are counted in the same transaction.
+	// are waiting to be created (cay.NoCapacity). Zero: no bound. Both are counted in the same transaction. Sandboxes that serve jobs or
+	// sessions (ManagedBy) are not counted as the project's. A row of that id that is there already is cay.AlreadyExists.
+	//
+	// With a session (Spec.SessionID) the same transaction sees to it that the session is the project's (else cay.Unprocessable on
+	// session_id), that it has not ended (cay.Gone), is not on its way to or from its archive unless it is the archive that is wanted
+	// (archiving: cay.NotReady), and that nobody uses it who does not share it (cay.Conflict, naming the other's sandbox_id):
+	// all that have not ended count, but those that serve the session itself (ManagedBy is the session). It notes the use, and
+	// writes the session's worker to NearWorker.
 	InsertSandbox(ctx context.Context, sb *cay.Sandbox, maxActive, maxQueued int64) error
 	Sandbox(ctx context.Context, id cay.ID) (*cay.Sandbox, error)
 	// LiveSandboxes are those that have not ended.
@@ -58,6 +65,52 @@ type Queue interface {
 	RenewLeases(ctx context.Context, lease cay.Lease, held map[cay.ID]int64) (lost []cay.ID, err error)
 	// ReleaseOtherLeases frees what anyone but owner holds. Only for a scheduler that knows itself to be alone.
 	ReleaseOtherLeases(ctx context.Context, owner string) (int64, error)
+}
+
+// Jobs are rows and, while they have not finished, the queue of what is to be run.
+type Jobs interface {
+	// InsertJob writes a new row, unless the project has maxQueued jobs already that have not finished (cay.QuotaExceeded; zero: no
+	// bound). A session that is not the project's is cay.Unprocessable on session_id, one that has ended is cay.Gone.
+	InsertJob(ctx context.Context, j *cay.Job, maxQueued int64) error
+	Job(ctx context.Context, id cay.ID) (*cay.Job, error)
+	// ListJobs leaves out Input and Result.
+	ListJobs(ctx context.Context, project cay.ID, q cay.JobQuery) (items []*cay.Job, next string, err error)
+	// MutateJob is guarded by the version as MutateSandbox is. Input does not change.
+	MutateJob(ctx context.Context, id cay.ID, change func(*cay.Job) error) (*cay.Job, error)
+	// LeaseJobs takes up to limit jobs that are due: not finished, not before their time, not leased by anyone. It takes those that run
+	// already first (their holder died). Of the queued ones it takes the next of the project that has the fewest leased, among equals of
+	// the one whose turn is longest ago; within a project by priority, then age. A job of a session is not due while another job of
+	// it is leased or running, or a sandbox uses it, unless all of them share it; sandboxes that serve the session itself do not count. Taking adds one to Fence and
+	// Version, all in one transaction. The rows come with Input.
+	LeaseJobs(ctx context.Context, now time.Time, lease cay.Lease, limit int) ([]*cay.Job, error)
+	// RenewJobLeases extends the leases on jobs held at these fences and names those that are no longer held.
+	RenewJobLeases(ctx context.Context, lease cay.Lease, held map[cay.ID]int64) (lost []cay.ID, err error)
+	// ReleaseOtherJobLeases frees what anyone but owner holds. Only for a runner that knows itself to be alone.
+	ReleaseOtherJobLeases(ctx context.Context, owner string) (int64, error)
+	// ExpiredJobs are at most limit queued jobs that are past their deadline and not leased.
+	ExpiredJobs(ctx context.Context, now time.Time, limit int) ([]*cay.Job, error)
+	// OldJobs are at most limit jobs that finished before a time; DeleteJob removes one.
+	OldJobs(ctx context.Context, before time.Time, limit int) ([]*cay.Job, error)
+	DeleteJob(ctx context.Context, id cay.ID) error
+	// CountJobs says how many jobs of any project are queued and running, and since when the oldest queued one waits.
+	CountJobs(ctx context.Context) (queued, running int64, oldest time.Time, err error)
+}
+
+// Sessions are the rows of volumes that outlive sandboxes.
+type Sessions interface {
+	// InsertSession writes a new row, unless the project has most sessions that have not ended (cay.QuotaExceeded; zero: no bound) or one of
+	// that name (cay.AlreadyExists, with session_id).
+	InsertSession(ctx context.Context, s *cay.Session, most int64) error
+	Session(ctx context.Context, id cay.ID) (*cay.Session, error)
+	ListSessions(ctx context.Context, project cay.ID, q cay.SessionQuery) (items []*cay.Session, next string, err error)
+	// MutateSession is guarded by the version as MutateSandbox is. used tells change about sandboxes that have not ended and use the
+	// session, as of the same transaction; those that serve the session itself are marked by ManagedBy.
+	MutateSession(ctx context.Context, id cay.ID, change func(s *cay.Session, users []*cay.Sandbox) error) (*cay.Session, error)
+	// DueSessions are at most limit sessions for which the sweeper has something to do: expired at now and not in use, or active with a
+	// volume, not in use and not used since idleBefore (zero: none), or deleting, archiving or restoring.
+	DueSessions(ctx context.Context, now, idleBefore time.Time, limit int) ([]*cay.Session, error)
+	// SessionUsers are the sandboxes that have not ended and use the session.
+	SessionUsers(ctx context.Context, id cay.ID) ([]*cay.Sandbox, error)
 }
 
 // Workers are the nodes that have ever reported.

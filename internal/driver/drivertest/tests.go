@@ -8,6 +8,7 @@ import (
 	"io"
 	"math"
 	"os"
+	"reflect"
 	"runtime"
 	"slices"
 	"strconv"
@@ -42,7 +43,7 @@ func aLife(s *suite) {
 	if err := s.drv.Claim(s.ctx(), h, s.spec(cay.NewID(cay.PrefixSandbox))); !isConflict(err) {
 		s.Errorf("a second owner: %v, want a conflict", err)
 	}
-	if st, _ := s.status(h); st.SandboxID != spec.SandboxID || st.Spec != spec {
+	if st, _ := s.status(h); st.SandboxID != spec.SandboxID || !reflect.DeepEqual(st.Spec, spec) {
 		s.Errorf("claimed: %+v", st)
 	}
 	if got := a.sh("id -u"); got != "0" {
@@ -160,7 +161,7 @@ func claimOutlives(s *suite) {
 		s.Fatal(err)
 	}
 	s.restart()
-	if st, _ := s.status(h); st.SandboxID != spec.SandboxID || st.Spec != spec {
+	if st, _ := s.status(h); st.SandboxID != spec.SandboxID || !reflect.DeepEqual(st.Spec, spec) {
 		s.Errorf("after a restart: %+v", st)
 	}
 	if err := s.drv.Claim(s.ctx(), h, spec); err != nil {

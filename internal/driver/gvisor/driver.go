@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"slices"
 	"strings"
@@ -287,7 +288,7 @@ func (d *Driver) Claim(ctx context.Context, h driver.Handle, spec driver.Spec) e
 			return fmt.Errorf("claim %s: %w", h, err)
 		}
 		b.setRecord(r)
-	} else if *r.Spec != spec {
+	} else if !reflect.DeepEqual(*r.Spec, spec) {
 		return cay.Errorf(cay.Conflict, "the sandbox belongs to another").Because(fmt.Errorf("claim %s for %s: it is of %s", h, spec.SandboxID, r.Spec.SandboxID))
 	}
 	if err := b.group.SetLimits(limits(r)); err != nil {

@@ -9,11 +9,13 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
+	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
 )
 
 // service translates between the wire and the Worker; it decides nothing.
 type service struct {
-	w *Worker
+	nodev1connect.UnimplementedNodeServiceHandler // volumes
+	w                                             *Worker
 }
 
 // answer makes what a unary handler returns.

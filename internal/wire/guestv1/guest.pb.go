@@ -990,6 +990,7 @@ type Claim struct {
 	User          string                 `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
 	Workdir       string                 `protobuf:"bytes,5,opt,name=workdir,proto3" json:"workdir,omitempty"`
 	Pids          int64                  `protobuf:"varint,6,opt,name=pids,proto3" json:"pids,omitempty"`
+	Mounts        []*Mount               `protobuf:"bytes,7,rep,name=mounts,proto3" json:"mounts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1066,6 +1067,74 @@ func (x *Claim) GetPids() int64 {
 	return 0
 }
 
+func (x *Claim) GetMounts() []*Mount {
+	if x != nil {
+		return x.Mounts
+	}
+	return nil
+}
+
+// Mount is a volume that lies in the directory of volumes under a name, to be mounted at a path, before anything runs.
+type Mount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	ReadOnly      bool                   `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mount) Reset() {
+	*x = Mount{}
+	mi := &file_guestv1_guest_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mount) ProtoMessage() {}
+
+func (x *Mount) ProtoReflect() protoreflect.Message {
+	mi := &file_guestv1_guest_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mount.ProtoReflect.Descriptor instead.
+func (*Mount) Descriptor() ([]byte, []int) {
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *Mount) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Mount) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Mount) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
+}
+
 // Start runs a process. A process_id that was started already is answered by the same Started.
 type Start struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1088,7 +1157,7 @@ type Start struct {
 
 func (x *Start) Reset() {
 	*x = Start{}
-	mi := &file_guestv1_guest_proto_msgTypes[6]
+	mi := &file_guestv1_guest_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1100,7 +1169,7 @@ func (x *Start) String() string {
 func (*Start) ProtoMessage() {}
 
 func (x *Start) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[6]
+	mi := &file_guestv1_guest_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1113,7 +1182,7 @@ func (x *Start) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Start.ProtoReflect.Descriptor instead.
 func (*Start) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{6}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Start) GetProcessId() string {
@@ -1215,13 +1284,14 @@ type Code struct {
 	Source        []byte                 `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	SourcePath    string                 `protobuf:"bytes,4,opt,name=source_path,json=sourcePath,proto3" json:"source_path,omitempty"` // instead of source, for a program that is too long for a message: a file, which the agent removes
 	ContextId     string                 `protobuf:"bytes,5,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`    // run in this context; its state stays
+	Directory     string                 `protobuf:"bytes,6,opt,name=directory,proto3" json:"directory,omitempty"`                     // the file lies there, as main with its language's extension, readable by all and writable by none; "": a private place
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Code) Reset() {
 	*x = Code{}
-	mi := &file_guestv1_guest_proto_msgTypes[7]
+	mi := &file_guestv1_guest_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1233,7 +1303,7 @@ func (x *Code) String() string {
 func (*Code) ProtoMessage() {}
 
 func (x *Code) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[7]
+	mi := &file_guestv1_guest_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1246,7 +1316,7 @@ func (x *Code) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Code.ProtoReflect.Descriptor instead.
 func (*Code) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{7}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Code) GetLanguage() string {
@@ -1284,6 +1354,13 @@ func (x *Code) GetContextId() string {
 	return ""
 }
 
+func (x *Code) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pid           int64                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
@@ -1293,7 +1370,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_guestv1_guest_proto_msgTypes[8]
+	mi := &file_guestv1_guest_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1305,7 +1382,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[8]
+	mi := &file_guestv1_guest_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1318,7 +1395,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{8}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Started) GetPid() int64 {
@@ -1345,7 +1422,7 @@ type Exited struct {
 
 func (x *Exited) Reset() {
 	*x = Exited{}
-	mi := &file_guestv1_guest_proto_msgTypes[9]
+	mi := &file_guestv1_guest_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1357,7 +1434,7 @@ func (x *Exited) String() string {
 func (*Exited) ProtoMessage() {}
 
 func (x *Exited) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[9]
+	mi := &file_guestv1_guest_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1370,7 +1447,7 @@ func (x *Exited) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exited.ProtoReflect.Descriptor instead.
 func (*Exited) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{9}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Exited) GetProcessId() string {
@@ -1445,7 +1522,7 @@ type CodeReport struct {
 
 func (x *CodeReport) Reset() {
 	*x = CodeReport{}
-	mi := &file_guestv1_guest_proto_msgTypes[10]
+	mi := &file_guestv1_guest_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1457,7 +1534,7 @@ func (x *CodeReport) String() string {
 func (*CodeReport) ProtoMessage() {}
 
 func (x *CodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[10]
+	mi := &file_guestv1_guest_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1470,7 +1547,7 @@ func (x *CodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport.ProtoReflect.Descriptor instead.
 func (*CodeReport) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{10}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CodeReport) GetFilesChanged() []*CodeReport_FileChange {
@@ -1534,7 +1611,7 @@ type Ack struct {
 
 func (x *Ack) Reset() {
 	*x = Ack{}
-	mi := &file_guestv1_guest_proto_msgTypes[11]
+	mi := &file_guestv1_guest_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1546,7 +1623,7 @@ func (x *Ack) String() string {
 func (*Ack) ProtoMessage() {}
 
 func (x *Ack) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[11]
+	mi := &file_guestv1_guest_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1559,7 +1636,7 @@ func (x *Ack) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ack.ProtoReflect.Descriptor instead.
 func (*Ack) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{11}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Ack) GetProcessId() string {
@@ -1588,7 +1665,7 @@ type Signal struct {
 
 func (x *Signal) Reset() {
 	*x = Signal{}
-	mi := &file_guestv1_guest_proto_msgTypes[12]
+	mi := &file_guestv1_guest_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1600,7 +1677,7 @@ func (x *Signal) String() string {
 func (*Signal) ProtoMessage() {}
 
 func (x *Signal) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[12]
+	mi := &file_guestv1_guest_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1613,7 +1690,7 @@ func (x *Signal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Signal.ProtoReflect.Descriptor instead.
 func (*Signal) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{12}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Signal) GetProcessId() string {
@@ -1656,7 +1733,7 @@ type StdinAck struct {
 
 func (x *StdinAck) Reset() {
 	*x = StdinAck{}
-	mi := &file_guestv1_guest_proto_msgTypes[13]
+	mi := &file_guestv1_guest_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1745,7 @@ func (x *StdinAck) String() string {
 func (*StdinAck) ProtoMessage() {}
 
 func (x *StdinAck) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[13]
+	mi := &file_guestv1_guest_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1758,7 @@ func (x *StdinAck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StdinAck.ProtoReflect.Descriptor instead.
 func (*StdinAck) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{13}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *StdinAck) GetProcessId() string {
@@ -1709,7 +1786,7 @@ type Resize struct {
 
 func (x *Resize) Reset() {
 	*x = Resize{}
-	mi := &file_guestv1_guest_proto_msgTypes[14]
+	mi := &file_guestv1_guest_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1721,7 +1798,7 @@ func (x *Resize) String() string {
 func (*Resize) ProtoMessage() {}
 
 func (x *Resize) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[14]
+	mi := &file_guestv1_guest_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1734,7 +1811,7 @@ func (x *Resize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resize.ProtoReflect.Descriptor instead.
 func (*Resize) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{14}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Resize) GetProcessId() string {
@@ -1767,7 +1844,7 @@ type CloseStdin struct {
 
 func (x *CloseStdin) Reset() {
 	*x = CloseStdin{}
-	mi := &file_guestv1_guest_proto_msgTypes[15]
+	mi := &file_guestv1_guest_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1856,7 @@ func (x *CloseStdin) String() string {
 func (*CloseStdin) ProtoMessage() {}
 
 func (x *CloseStdin) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[15]
+	mi := &file_guestv1_guest_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1869,7 @@ func (x *CloseStdin) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseStdin.ProtoReflect.Descriptor instead.
 func (*CloseStdin) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{15}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *CloseStdin) GetProcessId() string {
@@ -1812,7 +1889,7 @@ type Forget struct {
 
 func (x *Forget) Reset() {
 	*x = Forget{}
-	mi := &file_guestv1_guest_proto_msgTypes[16]
+	mi := &file_guestv1_guest_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1824,7 +1901,7 @@ func (x *Forget) String() string {
 func (*Forget) ProtoMessage() {}
 
 func (x *Forget) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[16]
+	mi := &file_guestv1_guest_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1837,7 +1914,7 @@ func (x *Forget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forget.ProtoReflect.Descriptor instead.
 func (*Forget) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{16}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Forget) GetProcessId() string {
@@ -1862,7 +1939,7 @@ type OpenContext struct {
 
 func (x *OpenContext) Reset() {
 	*x = OpenContext{}
-	mi := &file_guestv1_guest_proto_msgTypes[17]
+	mi := &file_guestv1_guest_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1874,7 +1951,7 @@ func (x *OpenContext) String() string {
 func (*OpenContext) ProtoMessage() {}
 
 func (x *OpenContext) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[17]
+	mi := &file_guestv1_guest_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1887,7 +1964,7 @@ func (x *OpenContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenContext.ProtoReflect.Descriptor instead.
 func (*OpenContext) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{17}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *OpenContext) GetContextId() string {
@@ -1940,7 +2017,7 @@ type ListContexts struct {
 
 func (x *ListContexts) Reset() {
 	*x = ListContexts{}
-	mi := &file_guestv1_guest_proto_msgTypes[18]
+	mi := &file_guestv1_guest_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2029,7 @@ func (x *ListContexts) String() string {
 func (*ListContexts) ProtoMessage() {}
 
 func (x *ListContexts) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[18]
+	mi := &file_guestv1_guest_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2042,7 @@ func (x *ListContexts) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContexts.ProtoReflect.Descriptor instead.
 func (*ListContexts) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{18}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{19}
 }
 
 type CloseContext struct {
@@ -1977,7 +2054,7 @@ type CloseContext struct {
 
 func (x *CloseContext) Reset() {
 	*x = CloseContext{}
-	mi := &file_guestv1_guest_proto_msgTypes[19]
+	mi := &file_guestv1_guest_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1989,7 +2066,7 @@ func (x *CloseContext) String() string {
 func (*CloseContext) ProtoMessage() {}
 
 func (x *CloseContext) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[19]
+	mi := &file_guestv1_guest_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2002,7 +2079,7 @@ func (x *CloseContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseContext.ProtoReflect.Descriptor instead.
 func (*CloseContext) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{19}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CloseContext) GetContextId() string {
@@ -2021,7 +2098,7 @@ type InterruptContext struct {
 
 func (x *InterruptContext) Reset() {
 	*x = InterruptContext{}
-	mi := &file_guestv1_guest_proto_msgTypes[20]
+	mi := &file_guestv1_guest_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2110,7 @@ func (x *InterruptContext) String() string {
 func (*InterruptContext) ProtoMessage() {}
 
 func (x *InterruptContext) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[20]
+	mi := &file_guestv1_guest_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2123,7 @@ func (x *InterruptContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InterruptContext.ProtoReflect.Descriptor instead.
 func (*InterruptContext) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{20}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *InterruptContext) GetContextId() string {
@@ -2065,7 +2142,7 @@ type RestartContext struct {
 
 func (x *RestartContext) Reset() {
 	*x = RestartContext{}
-	mi := &file_guestv1_guest_proto_msgTypes[21]
+	mi := &file_guestv1_guest_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2077,7 +2154,7 @@ func (x *RestartContext) String() string {
 func (*RestartContext) ProtoMessage() {}
 
 func (x *RestartContext) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[21]
+	mi := &file_guestv1_guest_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2090,7 +2167,7 @@ func (x *RestartContext) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RestartContext.ProtoReflect.Descriptor instead.
 func (*RestartContext) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{21}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RestartContext) GetContextId() string {
@@ -2117,7 +2194,7 @@ type Context struct {
 
 func (x *Context) Reset() {
 	*x = Context{}
-	mi := &file_guestv1_guest_proto_msgTypes[22]
+	mi := &file_guestv1_guest_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2206,7 @@ func (x *Context) String() string {
 func (*Context) ProtoMessage() {}
 
 func (x *Context) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[22]
+	mi := &file_guestv1_guest_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2219,7 @@ func (x *Context) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Context.ProtoReflect.Descriptor instead.
 func (*Context) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{22}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Context) GetContextId() string {
@@ -2217,7 +2294,7 @@ type ContextList struct {
 
 func (x *ContextList) Reset() {
 	*x = ContextList{}
-	mi := &file_guestv1_guest_proto_msgTypes[23]
+	mi := &file_guestv1_guest_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2229,7 +2306,7 @@ func (x *ContextList) String() string {
 func (*ContextList) ProtoMessage() {}
 
 func (x *ContextList) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[23]
+	mi := &file_guestv1_guest_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2242,7 +2319,7 @@ func (x *ContextList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextList.ProtoReflect.Descriptor instead.
 func (*ContextList) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{23}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ContextList) GetItems() []*Context {
@@ -2263,7 +2340,7 @@ type Log struct {
 
 func (x *Log) Reset() {
 	*x = Log{}
-	mi := &file_guestv1_guest_proto_msgTypes[24]
+	mi := &file_guestv1_guest_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2275,7 +2352,7 @@ func (x *Log) String() string {
 func (*Log) ProtoMessage() {}
 
 func (x *Log) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[24]
+	mi := &file_guestv1_guest_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,7 +2365,7 @@ func (x *Log) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Log.ProtoReflect.Descriptor instead.
 func (*Log) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{24}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Log) GetLevel() string {
@@ -2320,7 +2397,7 @@ type ListProcesses struct {
 
 func (x *ListProcesses) Reset() {
 	*x = ListProcesses{}
-	mi := &file_guestv1_guest_proto_msgTypes[25]
+	mi := &file_guestv1_guest_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2332,7 +2409,7 @@ func (x *ListProcesses) String() string {
 func (*ListProcesses) ProtoMessage() {}
 
 func (x *ListProcesses) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[25]
+	mi := &file_guestv1_guest_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2345,7 +2422,7 @@ func (x *ListProcesses) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcesses.ProtoReflect.Descriptor instead.
 func (*ListProcesses) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{25}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{26}
 }
 
 type ProcessList struct {
@@ -2357,7 +2434,7 @@ type ProcessList struct {
 
 func (x *ProcessList) Reset() {
 	*x = ProcessList{}
-	mi := &file_guestv1_guest_proto_msgTypes[26]
+	mi := &file_guestv1_guest_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2369,7 +2446,7 @@ func (x *ProcessList) String() string {
 func (*ProcessList) ProtoMessage() {}
 
 func (x *ProcessList) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[26]
+	mi := &file_guestv1_guest_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2382,7 +2459,7 @@ func (x *ProcessList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessList.ProtoReflect.Descriptor instead.
 func (*ProcessList) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{26}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ProcessList) GetProcesses() []*Process {
@@ -2410,7 +2487,7 @@ type Process struct {
 
 func (x *Process) Reset() {
 	*x = Process{}
-	mi := &file_guestv1_guest_proto_msgTypes[27]
+	mi := &file_guestv1_guest_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2422,7 +2499,7 @@ func (x *Process) String() string {
 func (*Process) ProtoMessage() {}
 
 func (x *Process) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[27]
+	mi := &file_guestv1_guest_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2435,7 +2512,7 @@ func (x *Process) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Process.ProtoReflect.Descriptor instead.
 func (*Process) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{27}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Process) GetProcessId() string {
@@ -2519,7 +2596,7 @@ type Stat struct {
 
 func (x *Stat) Reset() {
 	*x = Stat{}
-	mi := &file_guestv1_guest_proto_msgTypes[28]
+	mi := &file_guestv1_guest_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2531,7 +2608,7 @@ func (x *Stat) String() string {
 func (*Stat) ProtoMessage() {}
 
 func (x *Stat) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[28]
+	mi := &file_guestv1_guest_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2544,7 +2621,7 @@ func (x *Stat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stat.ProtoReflect.Descriptor instead.
 func (*Stat) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{28}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Stat) GetPath() string {
@@ -2581,7 +2658,7 @@ type List struct {
 
 func (x *List) Reset() {
 	*x = List{}
-	mi := &file_guestv1_guest_proto_msgTypes[29]
+	mi := &file_guestv1_guest_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2670,7 @@ func (x *List) String() string {
 func (*List) ProtoMessage() {}
 
 func (x *List) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[29]
+	mi := &file_guestv1_guest_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2683,7 @@ func (x *List) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use List.ProtoReflect.Descriptor instead.
 func (*List) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{29}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *List) GetPath() string {
@@ -2654,7 +2731,7 @@ type FileList struct {
 
 func (x *FileList) Reset() {
 	*x = FileList{}
-	mi := &file_guestv1_guest_proto_msgTypes[30]
+	mi := &file_guestv1_guest_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2666,7 +2743,7 @@ func (x *FileList) String() string {
 func (*FileList) ProtoMessage() {}
 
 func (x *FileList) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[30]
+	mi := &file_guestv1_guest_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2679,7 +2756,7 @@ func (x *FileList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileList.ProtoReflect.Descriptor instead.
 func (*FileList) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{30}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *FileList) GetItems() []*FileInfo {
@@ -2708,7 +2785,7 @@ type Mkdir struct {
 
 func (x *Mkdir) Reset() {
 	*x = Mkdir{}
-	mi := &file_guestv1_guest_proto_msgTypes[31]
+	mi := &file_guestv1_guest_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2720,7 +2797,7 @@ func (x *Mkdir) String() string {
 func (*Mkdir) ProtoMessage() {}
 
 func (x *Mkdir) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[31]
+	mi := &file_guestv1_guest_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2733,7 +2810,7 @@ func (x *Mkdir) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mkdir.ProtoReflect.Descriptor instead.
 func (*Mkdir) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{31}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Mkdir) GetPath() string {
@@ -2776,7 +2853,7 @@ type Move struct {
 
 func (x *Move) Reset() {
 	*x = Move{}
-	mi := &file_guestv1_guest_proto_msgTypes[32]
+	mi := &file_guestv1_guest_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +2865,7 @@ func (x *Move) String() string {
 func (*Move) ProtoMessage() {}
 
 func (x *Move) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[32]
+	mi := &file_guestv1_guest_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +2878,7 @@ func (x *Move) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Move.ProtoReflect.Descriptor instead.
 func (*Move) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{32}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Move) GetFrom() string {
@@ -2843,7 +2920,7 @@ type Remove struct {
 
 func (x *Remove) Reset() {
 	*x = Remove{}
-	mi := &file_guestv1_guest_proto_msgTypes[33]
+	mi := &file_guestv1_guest_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2855,7 +2932,7 @@ func (x *Remove) String() string {
 func (*Remove) ProtoMessage() {}
 
 func (x *Remove) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[33]
+	mi := &file_guestv1_guest_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2868,7 +2945,7 @@ func (x *Remove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Remove.ProtoReflect.Descriptor instead.
 func (*Remove) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{33}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Remove) GetPath() string {
@@ -2911,7 +2988,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_guestv1_guest_proto_msgTypes[34]
+	mi := &file_guestv1_guest_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2923,7 +3000,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[34]
+	mi := &file_guestv1_guest_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2936,7 +3013,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{34}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -3031,7 +3108,7 @@ type Search struct {
 
 func (x *Search) Reset() {
 	*x = Search{}
-	mi := &file_guestv1_guest_proto_msgTypes[35]
+	mi := &file_guestv1_guest_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3043,7 +3120,7 @@ func (x *Search) String() string {
 func (*Search) ProtoMessage() {}
 
 func (x *Search) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[35]
+	mi := &file_guestv1_guest_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3056,7 +3133,7 @@ func (x *Search) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Search.ProtoReflect.Descriptor instead.
 func (*Search) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{35}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Search) GetPath() string {
@@ -3112,7 +3189,7 @@ type SearchResult struct {
 
 func (x *SearchResult) Reset() {
 	*x = SearchResult{}
-	mi := &file_guestv1_guest_proto_msgTypes[36]
+	mi := &file_guestv1_guest_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3124,7 +3201,7 @@ func (x *SearchResult) String() string {
 func (*SearchResult) ProtoMessage() {}
 
 func (x *SearchResult) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[36]
+	mi := &file_guestv1_guest_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3137,7 +3214,7 @@ func (x *SearchResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchResult.ProtoReflect.Descriptor instead.
 func (*SearchResult) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{36}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SearchResult) GetItems() []*SearchResult_Match {
@@ -3175,7 +3252,7 @@ type Chmod struct {
 
 func (x *Chmod) Reset() {
 	*x = Chmod{}
-	mi := &file_guestv1_guest_proto_msgTypes[37]
+	mi := &file_guestv1_guest_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3187,7 +3264,7 @@ func (x *Chmod) String() string {
 func (*Chmod) ProtoMessage() {}
 
 func (x *Chmod) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[37]
+	mi := &file_guestv1_guest_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3200,7 +3277,7 @@ func (x *Chmod) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Chmod.ProtoReflect.Descriptor instead.
 func (*Chmod) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{37}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Chmod) GetPath() string {
@@ -3259,7 +3336,7 @@ type Compose struct {
 
 func (x *Compose) Reset() {
 	*x = Compose{}
-	mi := &file_guestv1_guest_proto_msgTypes[38]
+	mi := &file_guestv1_guest_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3271,7 +3348,7 @@ func (x *Compose) String() string {
 func (*Compose) ProtoMessage() {}
 
 func (x *Compose) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[38]
+	mi := &file_guestv1_guest_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3284,7 +3361,7 @@ func (x *Compose) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Compose.ProtoReflect.Descriptor instead.
 func (*Compose) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{38}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Compose) GetSources() []string {
@@ -3330,7 +3407,7 @@ type GetStats struct {
 
 func (x *GetStats) Reset() {
 	*x = GetStats{}
-	mi := &file_guestv1_guest_proto_msgTypes[39]
+	mi := &file_guestv1_guest_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3342,7 +3419,7 @@ func (x *GetStats) String() string {
 func (*GetStats) ProtoMessage() {}
 
 func (x *GetStats) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[39]
+	mi := &file_guestv1_guest_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3355,7 +3432,7 @@ func (x *GetStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetStats.ProtoReflect.Descriptor instead.
 func (*GetStats) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{39}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{40}
 }
 
 type Stats struct {
@@ -3369,7 +3446,7 @@ type Stats struct {
 
 func (x *Stats) Reset() {
 	*x = Stats{}
-	mi := &file_guestv1_guest_proto_msgTypes[40]
+	mi := &file_guestv1_guest_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3381,7 +3458,7 @@ func (x *Stats) String() string {
 func (*Stats) ProtoMessage() {}
 
 func (x *Stats) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[40]
+	mi := &file_guestv1_guest_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3394,7 +3471,7 @@ func (x *Stats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stats.ProtoReflect.Descriptor instead.
 func (*Stats) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{40}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Stats) GetDiskUsedBytes() int64 {
@@ -3429,7 +3506,7 @@ type Reclaim struct {
 
 func (x *Reclaim) Reset() {
 	*x = Reclaim{}
-	mi := &file_guestv1_guest_proto_msgTypes[41]
+	mi := &file_guestv1_guest_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3441,7 +3518,7 @@ func (x *Reclaim) String() string {
 func (*Reclaim) ProtoMessage() {}
 
 func (x *Reclaim) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[41]
+	mi := &file_guestv1_guest_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3454,7 +3531,7 @@ func (x *Reclaim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reclaim.ProtoReflect.Descriptor instead.
 func (*Reclaim) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{41}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Reclaim) GetPromiseBytes() int64 {
@@ -3473,7 +3550,7 @@ type Killed struct {
 
 func (x *Killed) Reset() {
 	*x = Killed{}
-	mi := &file_guestv1_guest_proto_msgTypes[42]
+	mi := &file_guestv1_guest_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3485,7 +3562,7 @@ func (x *Killed) String() string {
 func (*Killed) ProtoMessage() {}
 
 func (x *Killed) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[42]
+	mi := &file_guestv1_guest_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3498,7 +3575,7 @@ func (x *Killed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Killed.ProtoReflect.Descriptor instead.
 func (*Killed) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{42}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Killed) GetVictims() []*Killed_Victim {
@@ -3516,7 +3593,7 @@ type Ping struct {
 
 func (x *Ping) Reset() {
 	*x = Ping{}
-	mi := &file_guestv1_guest_proto_msgTypes[43]
+	mi := &file_guestv1_guest_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3528,7 +3605,7 @@ func (x *Ping) String() string {
 func (*Ping) ProtoMessage() {}
 
 func (x *Ping) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[43]
+	mi := &file_guestv1_guest_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3541,7 +3618,7 @@ func (x *Ping) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ping.ProtoReflect.Descriptor instead.
 func (*Ping) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{43}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{44}
 }
 
 // Bulk asks the agent to dial a connection of its own, to present the token and to carry one transfer over it.
@@ -3564,7 +3641,7 @@ type Bulk struct {
 
 func (x *Bulk) Reset() {
 	*x = Bulk{}
-	mi := &file_guestv1_guest_proto_msgTypes[44]
+	mi := &file_guestv1_guest_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3576,7 +3653,7 @@ func (x *Bulk) String() string {
 func (*Bulk) ProtoMessage() {}
 
 func (x *Bulk) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[44]
+	mi := &file_guestv1_guest_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3589,7 +3666,7 @@ func (x *Bulk) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Bulk.ProtoReflect.Descriptor instead.
 func (*Bulk) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{44}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Bulk) GetToken() []byte {
@@ -3727,7 +3804,7 @@ type ReadArchive struct {
 
 func (x *ReadArchive) Reset() {
 	*x = ReadArchive{}
-	mi := &file_guestv1_guest_proto_msgTypes[45]
+	mi := &file_guestv1_guest_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3739,7 +3816,7 @@ func (x *ReadArchive) String() string {
 func (*ReadArchive) ProtoMessage() {}
 
 func (x *ReadArchive) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[45]
+	mi := &file_guestv1_guest_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3752,7 +3829,7 @@ func (x *ReadArchive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchive.ProtoReflect.Descriptor instead.
 func (*ReadArchive) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{45}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReadArchive) GetPath() string {
@@ -3788,7 +3865,7 @@ type WriteArchive struct {
 
 func (x *WriteArchive) Reset() {
 	*x = WriteArchive{}
-	mi := &file_guestv1_guest_proto_msgTypes[46]
+	mi := &file_guestv1_guest_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3800,7 +3877,7 @@ func (x *WriteArchive) String() string {
 func (*WriteArchive) ProtoMessage() {}
 
 func (x *WriteArchive) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[46]
+	mi := &file_guestv1_guest_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3813,7 +3890,7 @@ func (x *WriteArchive) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteArchive.ProtoReflect.Descriptor instead.
 func (*WriteArchive) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{46}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *WriteArchive) GetPath() string {
@@ -3849,7 +3926,7 @@ type Watch struct {
 
 func (x *Watch) Reset() {
 	*x = Watch{}
-	mi := &file_guestv1_guest_proto_msgTypes[47]
+	mi := &file_guestv1_guest_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3861,7 +3938,7 @@ func (x *Watch) String() string {
 func (*Watch) ProtoMessage() {}
 
 func (x *Watch) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[47]
+	mi := &file_guestv1_guest_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3874,7 +3951,7 @@ func (x *Watch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Watch.ProtoReflect.Descriptor instead.
 func (*Watch) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{47}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Watch) GetPath() string {
@@ -3909,7 +3986,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_guestv1_guest_proto_msgTypes[48]
+	mi := &file_guestv1_guest_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3921,7 +3998,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[48]
+	mi := &file_guestv1_guest_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3934,7 +4011,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{48}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *WatchEvent) GetType() string {
@@ -3969,7 +4046,7 @@ type DialPort struct {
 
 func (x *DialPort) Reset() {
 	*x = DialPort{}
-	mi := &file_guestv1_guest_proto_msgTypes[49]
+	mi := &file_guestv1_guest_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3981,7 +4058,7 @@ func (x *DialPort) String() string {
 func (*DialPort) ProtoMessage() {}
 
 func (x *DialPort) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[49]
+	mi := &file_guestv1_guest_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3994,7 +4071,7 @@ func (x *DialPort) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DialPort.ProtoReflect.Descriptor instead.
 func (*DialPort) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{49}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *DialPort) GetPort() uint32 {
@@ -4014,7 +4091,7 @@ type ReadReport struct {
 
 func (x *ReadReport) Reset() {
 	*x = ReadReport{}
-	mi := &file_guestv1_guest_proto_msgTypes[50]
+	mi := &file_guestv1_guest_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4026,7 +4103,7 @@ func (x *ReadReport) String() string {
 func (*ReadReport) ProtoMessage() {}
 
 func (x *ReadReport) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[50]
+	mi := &file_guestv1_guest_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4039,7 +4116,7 @@ func (x *ReadReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadReport.ProtoReflect.Descriptor instead.
 func (*ReadReport) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{50}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReadReport) GetProcessId() string {
@@ -4062,7 +4139,7 @@ type ReadFile struct {
 
 func (x *ReadFile) Reset() {
 	*x = ReadFile{}
-	mi := &file_guestv1_guest_proto_msgTypes[51]
+	mi := &file_guestv1_guest_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4074,7 +4151,7 @@ func (x *ReadFile) String() string {
 func (*ReadFile) ProtoMessage() {}
 
 func (x *ReadFile) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[51]
+	mi := &file_guestv1_guest_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4087,7 +4164,7 @@ func (x *ReadFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFile.ProtoReflect.Descriptor instead.
 func (*ReadFile) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{51}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReadFile) GetPath() string {
@@ -4134,7 +4211,7 @@ type WriteFile struct {
 
 func (x *WriteFile) Reset() {
 	*x = WriteFile{}
-	mi := &file_guestv1_guest_proto_msgTypes[52]
+	mi := &file_guestv1_guest_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4146,7 +4223,7 @@ func (x *WriteFile) String() string {
 func (*WriteFile) ProtoMessage() {}
 
 func (x *WriteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[52]
+	mi := &file_guestv1_guest_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4159,7 +4236,7 @@ func (x *WriteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFile.ProtoReflect.Descriptor instead.
 func (*WriteFile) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{52}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *WriteFile) GetPath() string {
@@ -4216,7 +4293,7 @@ type BulkHeader struct {
 
 func (x *BulkHeader) Reset() {
 	*x = BulkHeader{}
-	mi := &file_guestv1_guest_proto_msgTypes[53]
+	mi := &file_guestv1_guest_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4228,7 +4305,7 @@ func (x *BulkHeader) String() string {
 func (*BulkHeader) ProtoMessage() {}
 
 func (x *BulkHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[53]
+	mi := &file_guestv1_guest_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4241,7 +4318,7 @@ func (x *BulkHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BulkHeader.ProtoReflect.Descriptor instead.
 func (*BulkHeader) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{53}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *BulkHeader) GetProblem() *Problem {
@@ -4284,7 +4361,7 @@ type ArchiveInfo struct {
 
 func (x *ArchiveInfo) Reset() {
 	*x = ArchiveInfo{}
-	mi := &file_guestv1_guest_proto_msgTypes[54]
+	mi := &file_guestv1_guest_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4296,7 +4373,7 @@ func (x *ArchiveInfo) String() string {
 func (*ArchiveInfo) ProtoMessage() {}
 
 func (x *ArchiveInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[54]
+	mi := &file_guestv1_guest_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4309,7 +4386,7 @@ func (x *ArchiveInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ArchiveInfo.ProtoReflect.Descriptor instead.
 func (*ArchiveInfo) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{54}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ArchiveInfo) GetFiles() int64 {
@@ -4352,7 +4429,7 @@ type Problem struct {
 
 func (x *Problem) Reset() {
 	*x = Problem{}
-	mi := &file_guestv1_guest_proto_msgTypes[55]
+	mi := &file_guestv1_guest_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4364,7 +4441,7 @@ func (x *Problem) String() string {
 func (*Problem) ProtoMessage() {}
 
 func (x *Problem) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[55]
+	mi := &file_guestv1_guest_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4377,7 +4454,7 @@ func (x *Problem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Problem.ProtoReflect.Descriptor instead.
 func (*Problem) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{55}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *Problem) GetReason() string {
@@ -4412,7 +4489,7 @@ type CodeReport_FileChange struct {
 
 func (x *CodeReport_FileChange) Reset() {
 	*x = CodeReport_FileChange{}
-	mi := &file_guestv1_guest_proto_msgTypes[58]
+	mi := &file_guestv1_guest_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4424,7 +4501,7 @@ func (x *CodeReport_FileChange) String() string {
 func (*CodeReport_FileChange) ProtoMessage() {}
 
 func (x *CodeReport_FileChange) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[58]
+	mi := &file_guestv1_guest_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4437,7 +4514,7 @@ func (x *CodeReport_FileChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_FileChange.ProtoReflect.Descriptor instead.
 func (*CodeReport_FileChange) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{10, 0}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{11, 0}
 }
 
 func (x *CodeReport_FileChange) GetPath() string {
@@ -4472,7 +4549,7 @@ type CodeReport_Data struct {
 
 func (x *CodeReport_Data) Reset() {
 	*x = CodeReport_Data{}
-	mi := &file_guestv1_guest_proto_msgTypes[59]
+	mi := &file_guestv1_guest_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4484,7 +4561,7 @@ func (x *CodeReport_Data) String() string {
 func (*CodeReport_Data) ProtoMessage() {}
 
 func (x *CodeReport_Data) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[59]
+	mi := &file_guestv1_guest_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4497,7 +4574,7 @@ func (x *CodeReport_Data) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_Data.ProtoReflect.Descriptor instead.
 func (*CodeReport_Data) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{10, 1}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{11, 1}
 }
 
 func (x *CodeReport_Data) GetMime() string {
@@ -4531,7 +4608,7 @@ type CodeReport_Result struct {
 
 func (x *CodeReport_Result) Reset() {
 	*x = CodeReport_Result{}
-	mi := &file_guestv1_guest_proto_msgTypes[60]
+	mi := &file_guestv1_guest_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4543,7 +4620,7 @@ func (x *CodeReport_Result) String() string {
 func (*CodeReport_Result) ProtoMessage() {}
 
 func (x *CodeReport_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[60]
+	mi := &file_guestv1_guest_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4556,7 +4633,7 @@ func (x *CodeReport_Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_Result.ProtoReflect.Descriptor instead.
 func (*CodeReport_Result) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{10, 2}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{11, 2}
 }
 
 func (x *CodeReport_Result) GetData() []*CodeReport_Data {
@@ -4584,7 +4661,7 @@ type CodeReport_Error struct {
 
 func (x *CodeReport_Error) Reset() {
 	*x = CodeReport_Error{}
-	mi := &file_guestv1_guest_proto_msgTypes[61]
+	mi := &file_guestv1_guest_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4596,7 +4673,7 @@ func (x *CodeReport_Error) String() string {
 func (*CodeReport_Error) ProtoMessage() {}
 
 func (x *CodeReport_Error) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[61]
+	mi := &file_guestv1_guest_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4609,7 +4686,7 @@ func (x *CodeReport_Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_Error.ProtoReflect.Descriptor instead.
 func (*CodeReport_Error) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{10, 3}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{11, 3}
 }
 
 func (x *CodeReport_Error) GetName() string {
@@ -4643,7 +4720,7 @@ type SearchResult_Line struct {
 
 func (x *SearchResult_Line) Reset() {
 	*x = SearchResult_Line{}
-	mi := &file_guestv1_guest_proto_msgTypes[63]
+	mi := &file_guestv1_guest_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4655,7 +4732,7 @@ func (x *SearchResult_Line) String() string {
 func (*SearchResult_Line) ProtoMessage() {}
 
 func (x *SearchResult_Line) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[63]
+	mi := &file_guestv1_guest_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4668,7 +4745,7 @@ func (x *SearchResult_Line) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchResult_Line.ProtoReflect.Descriptor instead.
 func (*SearchResult_Line) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{36, 0}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{37, 0}
 }
 
 func (x *SearchResult_Line) GetNumber() int64 {
@@ -4695,7 +4772,7 @@ type SearchResult_Match struct {
 
 func (x *SearchResult_Match) Reset() {
 	*x = SearchResult_Match{}
-	mi := &file_guestv1_guest_proto_msgTypes[64]
+	mi := &file_guestv1_guest_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4707,7 +4784,7 @@ func (x *SearchResult_Match) String() string {
 func (*SearchResult_Match) ProtoMessage() {}
 
 func (x *SearchResult_Match) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[64]
+	mi := &file_guestv1_guest_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4720,7 +4797,7 @@ func (x *SearchResult_Match) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchResult_Match.ProtoReflect.Descriptor instead.
 func (*SearchResult_Match) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{36, 1}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{37, 1}
 }
 
 func (x *SearchResult_Match) GetFile() *FileInfo {
@@ -4749,7 +4826,7 @@ type Killed_Victim struct {
 
 func (x *Killed_Victim) Reset() {
 	*x = Killed_Victim{}
-	mi := &file_guestv1_guest_proto_msgTypes[65]
+	mi := &file_guestv1_guest_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4761,7 +4838,7 @@ func (x *Killed_Victim) String() string {
 func (*Killed_Victim) ProtoMessage() {}
 
 func (x *Killed_Victim) ProtoReflect() protoreflect.Message {
-	mi := &file_guestv1_guest_proto_msgTypes[65]
+	mi := &file_guestv1_guest_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4774,7 +4851,7 @@ func (x *Killed_Victim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Killed_Victim.ProtoReflect.Descriptor instead.
 func (*Killed_Victim) Descriptor() ([]byte, []int) {
-	return file_guestv1_guest_proto_rawDescGZIP(), []int{42, 0}
+	return file_guestv1_guest_proto_rawDescGZIP(), []int{43, 0}
 }
 
 func (x *Killed_Victim) GetProcessId() string {
@@ -4876,7 +4953,7 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\x06search\x18\x18 \x01(\v2\x14.cay.guest.v1.SearchH\x00R\x06search\x12+\n" +
 	"\x05chmod\x18\x19 \x01(\v2\x13.cay.guest.v1.ChmodH\x00R\x05chmod\x121\n" +
 	"\acompose\x18\x1a \x01(\v2\x15.cay.guest.v1.ComposeH\x00R\acomposeB\t\n" +
-	"\amessage\"\xec\x01\n" +
+	"\amessage\"\x99\x02\n" +
 	"\x05Claim\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1a\n" +
@@ -4884,10 +4961,15 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\x03env\x18\x03 \x03(\v2\x1c.cay.guest.v1.Claim.EnvEntryR\x03env\x12\x12\n" +
 	"\x04user\x18\x04 \x01(\tR\x04user\x12\x18\n" +
 	"\aworkdir\x18\x05 \x01(\tR\aworkdir\x12\x12\n" +
-	"\x04pids\x18\x06 \x01(\x03R\x04pids\x1a6\n" +
+	"\x04pids\x18\x06 \x01(\x03R\x04pids\x12+\n" +
+	"\x06mounts\x18\a \x03(\v2\x13.cay.guest.v1.MountR\x06mounts\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x84\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
+	"\x05Mount\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1b\n" +
+	"\tread_only\x18\x03 \x01(\bR\breadOnly\"\x84\x03\n" +
 	"\x05Start\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -4906,7 +4988,7 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\x04code\x18\r \x01(\v2\x12.cay.guest.v1.CodeR\x04code\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xac\x01\n" +
 	"\x04Code\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\x12\x12\n" +
 	"\x04argv\x18\x02 \x03(\tR\x04argv\x12\x16\n" +
@@ -4914,7 +4996,8 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"\vsource_path\x18\x04 \x01(\tR\n" +
 	"sourcePath\x12\x1d\n" +
 	"\n" +
-	"context_id\x18\x05 \x01(\tR\tcontextId\"\x1b\n" +
+	"context_id\x18\x05 \x01(\tR\tcontextId\x12\x1c\n" +
+	"\tdirectory\x18\x06 \x01(\tR\tdirectory\"\x1b\n" +
 	"\aStarted\x12\x10\n" +
 	"\x03pid\x18\x01 \x01(\x03R\x03pid\"\xdd\x01\n" +
 	"\x06Exited\x12\x1d\n" +
@@ -5200,7 +5283,7 @@ func file_guestv1_guest_proto_rawDescGZIP() []byte {
 	return file_guestv1_guest_proto_rawDescData
 }
 
-var file_guestv1_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 66)
+var file_guestv1_guest_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_guestv1_guest_proto_goTypes = []any{
 	(*ToNode)(nil),                // 0: cay.guest.v1.ToNode
 	(*Done)(nil),                  // 1: cay.guest.v1.Done
@@ -5208,140 +5291,142 @@ var file_guestv1_guest_proto_goTypes = []any{
 	(*Running)(nil),               // 3: cay.guest.v1.Running
 	(*ToAgent)(nil),               // 4: cay.guest.v1.ToAgent
 	(*Claim)(nil),                 // 5: cay.guest.v1.Claim
-	(*Start)(nil),                 // 6: cay.guest.v1.Start
-	(*Code)(nil),                  // 7: cay.guest.v1.Code
-	(*Started)(nil),               // 8: cay.guest.v1.Started
-	(*Exited)(nil),                // 9: cay.guest.v1.Exited
-	(*CodeReport)(nil),            // 10: cay.guest.v1.CodeReport
-	(*Ack)(nil),                   // 11: cay.guest.v1.Ack
-	(*Signal)(nil),                // 12: cay.guest.v1.Signal
-	(*StdinAck)(nil),              // 13: cay.guest.v1.StdinAck
-	(*Resize)(nil),                // 14: cay.guest.v1.Resize
-	(*CloseStdin)(nil),            // 15: cay.guest.v1.CloseStdin
-	(*Forget)(nil),                // 16: cay.guest.v1.Forget
-	(*OpenContext)(nil),           // 17: cay.guest.v1.OpenContext
-	(*ListContexts)(nil),          // 18: cay.guest.v1.ListContexts
-	(*CloseContext)(nil),          // 19: cay.guest.v1.CloseContext
-	(*InterruptContext)(nil),      // 20: cay.guest.v1.InterruptContext
-	(*RestartContext)(nil),        // 21: cay.guest.v1.RestartContext
-	(*Context)(nil),               // 22: cay.guest.v1.Context
-	(*ContextList)(nil),           // 23: cay.guest.v1.ContextList
-	(*Log)(nil),                   // 24: cay.guest.v1.Log
-	(*ListProcesses)(nil),         // 25: cay.guest.v1.ListProcesses
-	(*ProcessList)(nil),           // 26: cay.guest.v1.ProcessList
-	(*Process)(nil),               // 27: cay.guest.v1.Process
-	(*Stat)(nil),                  // 28: cay.guest.v1.Stat
-	(*List)(nil),                  // 29: cay.guest.v1.List
-	(*FileList)(nil),              // 30: cay.guest.v1.FileList
-	(*Mkdir)(nil),                 // 31: cay.guest.v1.Mkdir
-	(*Move)(nil),                  // 32: cay.guest.v1.Move
-	(*Remove)(nil),                // 33: cay.guest.v1.Remove
-	(*FileInfo)(nil),              // 34: cay.guest.v1.FileInfo
-	(*Search)(nil),                // 35: cay.guest.v1.Search
-	(*SearchResult)(nil),          // 36: cay.guest.v1.SearchResult
-	(*Chmod)(nil),                 // 37: cay.guest.v1.Chmod
-	(*Compose)(nil),               // 38: cay.guest.v1.Compose
-	(*GetStats)(nil),              // 39: cay.guest.v1.GetStats
-	(*Stats)(nil),                 // 40: cay.guest.v1.Stats
-	(*Reclaim)(nil),               // 41: cay.guest.v1.Reclaim
-	(*Killed)(nil),                // 42: cay.guest.v1.Killed
-	(*Ping)(nil),                  // 43: cay.guest.v1.Ping
-	(*Bulk)(nil),                  // 44: cay.guest.v1.Bulk
-	(*ReadArchive)(nil),           // 45: cay.guest.v1.ReadArchive
-	(*WriteArchive)(nil),          // 46: cay.guest.v1.WriteArchive
-	(*Watch)(nil),                 // 47: cay.guest.v1.Watch
-	(*WatchEvent)(nil),            // 48: cay.guest.v1.WatchEvent
-	(*DialPort)(nil),              // 49: cay.guest.v1.DialPort
-	(*ReadReport)(nil),            // 50: cay.guest.v1.ReadReport
-	(*ReadFile)(nil),              // 51: cay.guest.v1.ReadFile
-	(*WriteFile)(nil),             // 52: cay.guest.v1.WriteFile
-	(*BulkHeader)(nil),            // 53: cay.guest.v1.BulkHeader
-	(*ArchiveInfo)(nil),           // 54: cay.guest.v1.ArchiveInfo
-	(*Problem)(nil),               // 55: cay.guest.v1.Problem
-	nil,                           // 56: cay.guest.v1.Claim.EnvEntry
-	nil,                           // 57: cay.guest.v1.Start.EnvEntry
-	(*CodeReport_FileChange)(nil), // 58: cay.guest.v1.CodeReport.FileChange
-	(*CodeReport_Data)(nil),       // 59: cay.guest.v1.CodeReport.Data
-	(*CodeReport_Result)(nil),     // 60: cay.guest.v1.CodeReport.Result
-	(*CodeReport_Error)(nil),      // 61: cay.guest.v1.CodeReport.Error
-	nil,                           // 62: cay.guest.v1.OpenContext.EnvEntry
-	(*SearchResult_Line)(nil),     // 63: cay.guest.v1.SearchResult.Line
-	(*SearchResult_Match)(nil),    // 64: cay.guest.v1.SearchResult.Match
-	(*Killed_Victim)(nil),         // 65: cay.guest.v1.Killed.Victim
+	(*Mount)(nil),                 // 6: cay.guest.v1.Mount
+	(*Start)(nil),                 // 7: cay.guest.v1.Start
+	(*Code)(nil),                  // 8: cay.guest.v1.Code
+	(*Started)(nil),               // 9: cay.guest.v1.Started
+	(*Exited)(nil),                // 10: cay.guest.v1.Exited
+	(*CodeReport)(nil),            // 11: cay.guest.v1.CodeReport
+	(*Ack)(nil),                   // 12: cay.guest.v1.Ack
+	(*Signal)(nil),                // 13: cay.guest.v1.Signal
+	(*StdinAck)(nil),              // 14: cay.guest.v1.StdinAck
+	(*Resize)(nil),                // 15: cay.guest.v1.Resize
+	(*CloseStdin)(nil),            // 16: cay.guest.v1.CloseStdin
+	(*Forget)(nil),                // 17: cay.guest.v1.Forget
+	(*OpenContext)(nil),           // 18: cay.guest.v1.OpenContext
+	(*ListContexts)(nil),          // 19: cay.guest.v1.ListContexts
+	(*CloseContext)(nil),          // 20: cay.guest.v1.CloseContext
+	(*InterruptContext)(nil),      // 21: cay.guest.v1.InterruptContext
+	(*RestartContext)(nil),        // 22: cay.guest.v1.RestartContext
+	(*Context)(nil),               // 23: cay.guest.v1.Context
+	(*ContextList)(nil),           // 24: cay.guest.v1.ContextList
+	(*Log)(nil),                   // 25: cay.guest.v1.Log
+	(*ListProcesses)(nil),         // 26: cay.guest.v1.ListProcesses
+	(*ProcessList)(nil),           // 27: cay.guest.v1.ProcessList
+	(*Process)(nil),               // 28: cay.guest.v1.Process
+	(*Stat)(nil),                  // 29: cay.guest.v1.Stat
+	(*List)(nil),                  // 30: cay.guest.v1.List
+	(*FileList)(nil),              // 31: cay.guest.v1.FileList
+	(*Mkdir)(nil),                 // 32: cay.guest.v1.Mkdir
+	(*Move)(nil),                  // 33: cay.guest.v1.Move
+	(*Remove)(nil),                // 34: cay.guest.v1.Remove
+	(*FileInfo)(nil),              // 35: cay.guest.v1.FileInfo
+	(*Search)(nil),                // 36: cay.guest.v1.Search
+	(*SearchResult)(nil),          // 37: cay.guest.v1.SearchResult
+	(*Chmod)(nil),                 // 38: cay.guest.v1.Chmod
+	(*Compose)(nil),               // 39: cay.guest.v1.Compose
+	(*GetStats)(nil),              // 40: cay.guest.v1.GetStats
+	(*Stats)(nil),                 // 41: cay.guest.v1.Stats
+	(*Reclaim)(nil),               // 42: cay.guest.v1.Reclaim
+	(*Killed)(nil),                // 43: cay.guest.v1.Killed
+	(*Ping)(nil),                  // 44: cay.guest.v1.Ping
+	(*Bulk)(nil),                  // 45: cay.guest.v1.Bulk
+	(*ReadArchive)(nil),           // 46: cay.guest.v1.ReadArchive
+	(*WriteArchive)(nil),          // 47: cay.guest.v1.WriteArchive
+	(*Watch)(nil),                 // 48: cay.guest.v1.Watch
+	(*WatchEvent)(nil),            // 49: cay.guest.v1.WatchEvent
+	(*DialPort)(nil),              // 50: cay.guest.v1.DialPort
+	(*ReadReport)(nil),            // 51: cay.guest.v1.ReadReport
+	(*ReadFile)(nil),              // 52: cay.guest.v1.ReadFile
+	(*WriteFile)(nil),             // 53: cay.guest.v1.WriteFile
+	(*BulkHeader)(nil),            // 54: cay.guest.v1.BulkHeader
+	(*ArchiveInfo)(nil),           // 55: cay.guest.v1.ArchiveInfo
+	(*Problem)(nil),               // 56: cay.guest.v1.Problem
+	nil,                           // 57: cay.guest.v1.Claim.EnvEntry
+	nil,                           // 58: cay.guest.v1.Start.EnvEntry
+	(*CodeReport_FileChange)(nil), // 59: cay.guest.v1.CodeReport.FileChange
+	(*CodeReport_Data)(nil),       // 60: cay.guest.v1.CodeReport.Data
+	(*CodeReport_Result)(nil),     // 61: cay.guest.v1.CodeReport.Result
+	(*CodeReport_Error)(nil),      // 62: cay.guest.v1.CodeReport.Error
+	nil,                           // 63: cay.guest.v1.OpenContext.EnvEntry
+	(*SearchResult_Line)(nil),     // 64: cay.guest.v1.SearchResult.Line
+	(*SearchResult_Match)(nil),    // 65: cay.guest.v1.SearchResult.Match
+	(*Killed_Victim)(nil),         // 66: cay.guest.v1.Killed.Victim
 }
 var file_guestv1_guest_proto_depIdxs = []int32{
 	2,  // 0: cay.guest.v1.ToNode.hello:type_name -> cay.guest.v1.Hello
-	55, // 1: cay.guest.v1.ToNode.problem:type_name -> cay.guest.v1.Problem
+	56, // 1: cay.guest.v1.ToNode.problem:type_name -> cay.guest.v1.Problem
 	1,  // 2: cay.guest.v1.ToNode.done:type_name -> cay.guest.v1.Done
-	8,  // 3: cay.guest.v1.ToNode.started:type_name -> cay.guest.v1.Started
-	9,  // 4: cay.guest.v1.ToNode.exited:type_name -> cay.guest.v1.Exited
-	26, // 5: cay.guest.v1.ToNode.processes:type_name -> cay.guest.v1.ProcessList
-	34, // 6: cay.guest.v1.ToNode.file:type_name -> cay.guest.v1.FileInfo
-	30, // 7: cay.guest.v1.ToNode.files:type_name -> cay.guest.v1.FileList
-	40, // 8: cay.guest.v1.ToNode.stats:type_name -> cay.guest.v1.Stats
-	42, // 9: cay.guest.v1.ToNode.killed:type_name -> cay.guest.v1.Killed
-	13, // 10: cay.guest.v1.ToNode.stdin_ack:type_name -> cay.guest.v1.StdinAck
-	22, // 11: cay.guest.v1.ToNode.context:type_name -> cay.guest.v1.Context
-	23, // 12: cay.guest.v1.ToNode.contexts:type_name -> cay.guest.v1.ContextList
-	36, // 13: cay.guest.v1.ToNode.search:type_name -> cay.guest.v1.SearchResult
-	24, // 14: cay.guest.v1.ToNode.log:type_name -> cay.guest.v1.Log
+	9,  // 3: cay.guest.v1.ToNode.started:type_name -> cay.guest.v1.Started
+	10, // 4: cay.guest.v1.ToNode.exited:type_name -> cay.guest.v1.Exited
+	27, // 5: cay.guest.v1.ToNode.processes:type_name -> cay.guest.v1.ProcessList
+	35, // 6: cay.guest.v1.ToNode.file:type_name -> cay.guest.v1.FileInfo
+	31, // 7: cay.guest.v1.ToNode.files:type_name -> cay.guest.v1.FileList
+	41, // 8: cay.guest.v1.ToNode.stats:type_name -> cay.guest.v1.Stats
+	43, // 9: cay.guest.v1.ToNode.killed:type_name -> cay.guest.v1.Killed
+	14, // 10: cay.guest.v1.ToNode.stdin_ack:type_name -> cay.guest.v1.StdinAck
+	23, // 11: cay.guest.v1.ToNode.context:type_name -> cay.guest.v1.Context
+	24, // 12: cay.guest.v1.ToNode.contexts:type_name -> cay.guest.v1.ContextList
+	37, // 13: cay.guest.v1.ToNode.search:type_name -> cay.guest.v1.SearchResult
+	25, // 14: cay.guest.v1.ToNode.log:type_name -> cay.guest.v1.Log
 	3,  // 15: cay.guest.v1.Hello.processes:type_name -> cay.guest.v1.Running
 	5,  // 16: cay.guest.v1.ToAgent.claim:type_name -> cay.guest.v1.Claim
-	6,  // 17: cay.guest.v1.ToAgent.start:type_name -> cay.guest.v1.Start
-	11, // 18: cay.guest.v1.ToAgent.ack:type_name -> cay.guest.v1.Ack
-	12, // 19: cay.guest.v1.ToAgent.signal:type_name -> cay.guest.v1.Signal
-	14, // 20: cay.guest.v1.ToAgent.resize:type_name -> cay.guest.v1.Resize
-	15, // 21: cay.guest.v1.ToAgent.close_stdin:type_name -> cay.guest.v1.CloseStdin
-	16, // 22: cay.guest.v1.ToAgent.forget:type_name -> cay.guest.v1.Forget
-	25, // 23: cay.guest.v1.ToAgent.list_processes:type_name -> cay.guest.v1.ListProcesses
-	28, // 24: cay.guest.v1.ToAgent.stat:type_name -> cay.guest.v1.Stat
-	29, // 25: cay.guest.v1.ToAgent.list:type_name -> cay.guest.v1.List
-	31, // 26: cay.guest.v1.ToAgent.mkdir:type_name -> cay.guest.v1.Mkdir
-	32, // 27: cay.guest.v1.ToAgent.move:type_name -> cay.guest.v1.Move
-	33, // 28: cay.guest.v1.ToAgent.remove:type_name -> cay.guest.v1.Remove
-	39, // 29: cay.guest.v1.ToAgent.get_stats:type_name -> cay.guest.v1.GetStats
-	41, // 30: cay.guest.v1.ToAgent.reclaim:type_name -> cay.guest.v1.Reclaim
-	44, // 31: cay.guest.v1.ToAgent.bulk:type_name -> cay.guest.v1.Bulk
-	43, // 32: cay.guest.v1.ToAgent.ping:type_name -> cay.guest.v1.Ping
-	17, // 33: cay.guest.v1.ToAgent.open_context:type_name -> cay.guest.v1.OpenContext
-	18, // 34: cay.guest.v1.ToAgent.list_contexts:type_name -> cay.guest.v1.ListContexts
-	19, // 35: cay.guest.v1.ToAgent.close_context:type_name -> cay.guest.v1.CloseContext
-	20, // 36: cay.guest.v1.ToAgent.interrupt_context:type_name -> cay.guest.v1.InterruptContext
-	21, // 37: cay.guest.v1.ToAgent.restart_context:type_name -> cay.guest.v1.RestartContext
-	35, // 38: cay.guest.v1.ToAgent.search:type_name -> cay.guest.v1.Search
-	37, // 39: cay.guest.v1.ToAgent.chmod:type_name -> cay.guest.v1.Chmod
-	38, // 40: cay.guest.v1.ToAgent.compose:type_name -> cay.guest.v1.Compose
-	56, // 41: cay.guest.v1.Claim.env:type_name -> cay.guest.v1.Claim.EnvEntry
-	57, // 42: cay.guest.v1.Start.env:type_name -> cay.guest.v1.Start.EnvEntry
-	7,  // 43: cay.guest.v1.Start.code:type_name -> cay.guest.v1.Code
-	58, // 44: cay.guest.v1.CodeReport.files_changed:type_name -> cay.guest.v1.CodeReport.FileChange
-	60, // 45: cay.guest.v1.CodeReport.results:type_name -> cay.guest.v1.CodeReport.Result
-	61, // 46: cay.guest.v1.CodeReport.error:type_name -> cay.guest.v1.CodeReport.Error
-	62, // 47: cay.guest.v1.OpenContext.env:type_name -> cay.guest.v1.OpenContext.EnvEntry
-	22, // 48: cay.guest.v1.ContextList.items:type_name -> cay.guest.v1.Context
-	27, // 49: cay.guest.v1.ProcessList.processes:type_name -> cay.guest.v1.Process
-	34, // 50: cay.guest.v1.FileList.items:type_name -> cay.guest.v1.FileInfo
-	64, // 51: cay.guest.v1.SearchResult.items:type_name -> cay.guest.v1.SearchResult.Match
-	65, // 52: cay.guest.v1.Killed.victims:type_name -> cay.guest.v1.Killed.Victim
-	51, // 53: cay.guest.v1.Bulk.read_file:type_name -> cay.guest.v1.ReadFile
-	52, // 54: cay.guest.v1.Bulk.write_file:type_name -> cay.guest.v1.WriteFile
-	45, // 55: cay.guest.v1.Bulk.read_archive:type_name -> cay.guest.v1.ReadArchive
-	46, // 56: cay.guest.v1.Bulk.write_archive:type_name -> cay.guest.v1.WriteArchive
-	47, // 57: cay.guest.v1.Bulk.watch:type_name -> cay.guest.v1.Watch
-	49, // 58: cay.guest.v1.Bulk.dial_port:type_name -> cay.guest.v1.DialPort
-	50, // 59: cay.guest.v1.Bulk.read_report:type_name -> cay.guest.v1.ReadReport
-	55, // 60: cay.guest.v1.BulkHeader.problem:type_name -> cay.guest.v1.Problem
-	34, // 61: cay.guest.v1.BulkHeader.file:type_name -> cay.guest.v1.FileInfo
-	54, // 62: cay.guest.v1.BulkHeader.archive:type_name -> cay.guest.v1.ArchiveInfo
-	1,  // 63: cay.guest.v1.BulkHeader.done:type_name -> cay.guest.v1.Done
-	59, // 64: cay.guest.v1.CodeReport.Result.data:type_name -> cay.guest.v1.CodeReport.Data
-	34, // 65: cay.guest.v1.SearchResult.Match.file:type_name -> cay.guest.v1.FileInfo
-	63, // 66: cay.guest.v1.SearchResult.Match.lines:type_name -> cay.guest.v1.SearchResult.Line
-	67, // [67:67] is the sub-list for method output_type
-	67, // [67:67] is the sub-list for method input_type
-	67, // [67:67] is the sub-list for extension type_name
-	67, // [67:67] is the sub-list for extension extendee
-	0,  // [0:67] is the sub-list for field type_name
+	7,  // 17: cay.guest.v1.ToAgent.start:type_name -> cay.guest.v1.Start
+	12, // 18: cay.guest.v1.ToAgent.ack:type_name -> cay.guest.v1.Ack
+	13, // 19: cay.guest.v1.ToAgent.signal:type_name -> cay.guest.v1.Signal
+	15, // 20: cay.guest.v1.ToAgent.resize:type_name -> cay.guest.v1.Resize
+	16, // 21: cay.guest.v1.ToAgent.close_stdin:type_name -> cay.guest.v1.CloseStdin
+	17, // 22: cay.guest.v1.ToAgent.forget:type_name -> cay.guest.v1.Forget
+	26, // 23: cay.guest.v1.ToAgent.list_processes:type_name -> cay.guest.v1.ListProcesses
+	29, // 24: cay.guest.v1.ToAgent.stat:type_name -> cay.guest.v1.Stat
+	30, // 25: cay.guest.v1.ToAgent.list:type_name -> cay.guest.v1.List
+	32, // 26: cay.guest.v1.ToAgent.mkdir:type_name -> cay.guest.v1.Mkdir
+	33, // 27: cay.guest.v1.ToAgent.move:type_name -> cay.guest.v1.Move
+	34, // 28: cay.guest.v1.ToAgent.remove:type_name -> cay.guest.v1.Remove
+	40, // 29: cay.guest.v1.ToAgent.get_stats:type_name -> cay.guest.v1.GetStats
+	42, // 30: cay.guest.v1.ToAgent.reclaim:type_name -> cay.guest.v1.Reclaim
+	45, // 31: cay.guest.v1.ToAgent.bulk:type_name -> cay.guest.v1.Bulk
+	44, // 32: cay.guest.v1.ToAgent.ping:type_name -> cay.guest.v1.Ping
+	18, // 33: cay.guest.v1.ToAgent.open_context:type_name -> cay.guest.v1.OpenContext
+	19, // 34: cay.guest.v1.ToAgent.list_contexts:type_name -> cay.guest.v1.ListContexts
+	20, // 35: cay.guest.v1.ToAgent.close_context:type_name -> cay.guest.v1.CloseContext
+	21, // 36: cay.guest.v1.ToAgent.interrupt_context:type_name -> cay.guest.v1.InterruptContext
+	22, // 37: cay.guest.v1.ToAgent.restart_context:type_name -> cay.guest.v1.RestartContext
+	36, // 38: cay.guest.v1.ToAgent.search:type_name -> cay.guest.v1.Search
+	38, // 39: cay.guest.v1.ToAgent.chmod:type_name -> cay.guest.v1.Chmod
+	39, // 40: cay.guest.v1.ToAgent.compose:type_name -> cay.guest.v1.Compose
+	57, // 41: cay.guest.v1.Claim.env:type_name -> cay.guest.v1.Claim.EnvEntry
+	6,  // 42: cay.guest.v1.Claim.mounts:type_name -> cay.guest.v1.Mount
+	58, // 43: cay.guest.v1.Start.env:type_name -> cay.guest.v1.Start.EnvEntry
+	8,  // 44: cay.guest.v1.Start.code:type_name -> cay.guest.v1.Code
+	59, // 45: cay.guest.v1.CodeReport.files_changed:type_name -> cay.guest.v1.CodeReport.FileChange
+	61, // 46: cay.guest.v1.CodeReport.results:type_name -> cay.guest.v1.CodeReport.Result
+	62, // 47: cay.guest.v1.CodeReport.error:type_name -> cay.guest.v1.CodeReport.Error
+	63, // 48: cay.guest.v1.OpenContext.env:type_name -> cay.guest.v1.OpenContext.EnvEntry
+	23, // 49: cay.guest.v1.ContextList.items:type_name -> cay.guest.v1.Context
+	28, // 50: cay.guest.v1.ProcessList.processes:type_name -> cay.guest.v1.Process
+	35, // 51: cay.guest.v1.FileList.items:type_name -> cay.guest.v1.FileInfo
+	65, // 52: cay.guest.v1.SearchResult.items:type_name -> cay.guest.v1.SearchResult.Match
+	66, // 53: cay.guest.v1.Killed.victims:type_name -> cay.guest.v1.Killed.Victim
+	52, // 54: cay.guest.v1.Bulk.read_file:type_name -> cay.guest.v1.ReadFile
+	53, // 55: cay.guest.v1.Bulk.write_file:type_name -> cay.guest.v1.WriteFile
+	46, // 56: cay.guest.v1.Bulk.read_archive:type_name -> cay.guest.v1.ReadArchive
+	47, // 57: cay.guest.v1.Bulk.write_archive:type_name -> cay.guest.v1.WriteArchive
+	48, // 58: cay.guest.v1.Bulk.watch:type_name -> cay.guest.v1.Watch
+	50, // 59: cay.guest.v1.Bulk.dial_port:type_name -> cay.guest.v1.DialPort
+	51, // 60: cay.guest.v1.Bulk.read_report:type_name -> cay.guest.v1.ReadReport
+	56, // 61: cay.guest.v1.BulkHeader.problem:type_name -> cay.guest.v1.Problem
+	35, // 62: cay.guest.v1.BulkHeader.file:type_name -> cay.guest.v1.FileInfo
+	55, // 63: cay.guest.v1.BulkHeader.archive:type_name -> cay.guest.v1.ArchiveInfo
+	1,  // 64: cay.guest.v1.BulkHeader.done:type_name -> cay.guest.v1.Done
+	60, // 65: cay.guest.v1.CodeReport.Result.data:type_name -> cay.guest.v1.CodeReport.Data
+	35, // 66: cay.guest.v1.SearchResult.Match.file:type_name -> cay.guest.v1.FileInfo
+	64, // 67: cay.guest.v1.SearchResult.Match.lines:type_name -> cay.guest.v1.SearchResult.Line
+	68, // [68:68] is the sub-list for method output_type
+	68, // [68:68] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_guestv1_guest_proto_init() }
@@ -5393,7 +5478,7 @@ func file_guestv1_guest_proto_init() {
 		(*ToAgent_Chmod)(nil),
 		(*ToAgent_Compose)(nil),
 	}
-	file_guestv1_guest_proto_msgTypes[44].OneofWrappers = []any{
+	file_guestv1_guest_proto_msgTypes[45].OneofWrappers = []any{
 		(*Bulk_ReadFile)(nil),
 		(*Bulk_WriteFile)(nil),
 		(*Bulk_ReadArchive)(nil),
@@ -5408,7 +5493,7 @@ func file_guestv1_guest_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_guestv1_guest_proto_rawDesc), len(file_guestv1_guest_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   66,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

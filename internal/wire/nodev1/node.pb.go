@@ -75,6 +75,7 @@ type Info struct {
 	Adopted       bool                   `protobuf:"varint,11,opt,name=adopted,proto3" json:"adopted,omitempty"` // false: Adopt has not been called since the node started
 	Boot          string                 `protobuf:"bytes,12,opt,name=boot,proto3" json:"boot,omitempty"`        // changes with every start of the node
 	MaxSandboxes  int64                  `protobuf:"varint,13,opt,name=max_sandboxes,json=maxSandboxes,proto3" json:"max_sandboxes,omitempty"`
+	CanMount      bool                   `protobuf:"varint,14,opt,name=can_mount,json=canMount,proto3" json:"can_mount,omitempty"` // volumes
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -200,6 +201,13 @@ func (x *Info) GetMaxSandboxes() int64 {
 	return 0
 }
 
+func (x *Info) GetCanMount() bool {
+	if x != nil {
+		return x.CanMount
+	}
+	return false
+}
+
 type Runtime struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`       // "python"
@@ -280,6 +288,7 @@ type Spec struct {
 	Workdir        string                 `protobuf:"bytes,8,opt,name=workdir,proto3" json:"workdir,omitempty"`
 	ExplicitLimits []string               `protobuf:"bytes,9,rep,name=explicit_limits,json=explicitLimits,proto3" json:"explicit_limits,omitempty"`
 	Hostname       string                 `protobuf:"bytes,10,opt,name=hostname,proto3" json:"hostname,omitempty"`
+	Volumes        []*VolumeMount         `protobuf:"bytes,11,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -384,6 +393,74 @@ func (x *Spec) GetHostname() string {
 	return ""
 }
 
+func (x *Spec) GetVolumes() []*VolumeMount {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// VolumeMount is a volume to mount. One that is not there fails the create (unprocessable): it is never made on the way.
+type VolumeMount struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"` // absolute, inside; made as needed
+	ReadOnly      bool                   `protobuf:"varint,3,opt,name=read_only,json=readOnly,proto3" json:"read_only,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeMount) Reset() {
+	*x = VolumeMount{}
+	mi := &file_nodev1_node_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeMount) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeMount) ProtoMessage() {}
+
+func (x *VolumeMount) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeMount.ProtoReflect.Descriptor instead.
+func (*VolumeMount) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *VolumeMount) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *VolumeMount) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *VolumeMount) GetReadOnly() bool {
+	if x != nil {
+		return x.ReadOnly
+	}
+	return false
+}
+
 type CreateRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -396,7 +473,7 @@ type CreateRequest struct {
 
 func (x *CreateRequest) Reset() {
 	*x = CreateRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[4]
+	mi := &file_nodev1_node_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +485,7 @@ func (x *CreateRequest) String() string {
 func (*CreateRequest) ProtoMessage() {}
 
 func (x *CreateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[4]
+	mi := &file_nodev1_node_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +498,7 @@ func (x *CreateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateRequest.ProtoReflect.Descriptor instead.
 func (*CreateRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{4}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CreateRequest) GetSandboxId() string {
@@ -462,7 +539,7 @@ type CreateResponse struct {
 
 func (x *CreateResponse) Reset() {
 	*x = CreateResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[5]
+	mi := &file_nodev1_node_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -474,7 +551,7 @@ func (x *CreateResponse) String() string {
 func (*CreateResponse) ProtoMessage() {}
 
 func (x *CreateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[5]
+	mi := &file_nodev1_node_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -487,7 +564,7 @@ func (x *CreateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateResponse.ProtoReflect.Descriptor instead.
 func (*CreateResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{5}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CreateResponse) GetBootMs() int64 {
@@ -515,7 +592,7 @@ type DestroyRequest struct {
 
 func (x *DestroyRequest) Reset() {
 	*x = DestroyRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[6]
+	mi := &file_nodev1_node_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -527,7 +604,7 @@ func (x *DestroyRequest) String() string {
 func (*DestroyRequest) ProtoMessage() {}
 
 func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[6]
+	mi := &file_nodev1_node_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -540,7 +617,7 @@ func (x *DestroyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyRequest.ProtoReflect.Descriptor instead.
 func (*DestroyRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{6}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DestroyRequest) GetSandboxId() string {
@@ -573,7 +650,7 @@ type DestroyResponse struct {
 
 func (x *DestroyResponse) Reset() {
 	*x = DestroyResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[7]
+	mi := &file_nodev1_node_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -585,7 +662,7 @@ func (x *DestroyResponse) String() string {
 func (*DestroyResponse) ProtoMessage() {}
 
 func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[7]
+	mi := &file_nodev1_node_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -598,7 +675,7 @@ func (x *DestroyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DestroyResponse.ProtoReflect.Descriptor instead.
 func (*DestroyResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{7}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DestroyResponse) GetUsage() *Usage {
@@ -617,7 +694,7 @@ type FreezeRequest struct {
 
 func (x *FreezeRequest) Reset() {
 	*x = FreezeRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[8]
+	mi := &file_nodev1_node_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +706,7 @@ func (x *FreezeRequest) String() string {
 func (*FreezeRequest) ProtoMessage() {}
 
 func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[8]
+	mi := &file_nodev1_node_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +719,7 @@ func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
 func (*FreezeRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{8}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *FreezeRequest) GetSandboxId() string {
@@ -660,7 +737,7 @@ type FreezeResponse struct {
 
 func (x *FreezeResponse) Reset() {
 	*x = FreezeResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[9]
+	mi := &file_nodev1_node_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +749,7 @@ func (x *FreezeResponse) String() string {
 func (*FreezeResponse) ProtoMessage() {}
 
 func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[9]
+	mi := &file_nodev1_node_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +762,7 @@ func (x *FreezeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FreezeResponse.ProtoReflect.Descriptor instead.
 func (*FreezeResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{9}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{10}
 }
 
 type ThawRequest struct {
@@ -697,7 +774,7 @@ type ThawRequest struct {
 
 func (x *ThawRequest) Reset() {
 	*x = ThawRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[10]
+	mi := &file_nodev1_node_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -709,7 +786,7 @@ func (x *ThawRequest) String() string {
 func (*ThawRequest) ProtoMessage() {}
 
 func (x *ThawRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[10]
+	mi := &file_nodev1_node_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -722,7 +799,7 @@ func (x *ThawRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawRequest.ProtoReflect.Descriptor instead.
 func (*ThawRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{10}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ThawRequest) GetSandboxId() string {
@@ -740,7 +817,7 @@ type ThawResponse struct {
 
 func (x *ThawResponse) Reset() {
 	*x = ThawResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[11]
+	mi := &file_nodev1_node_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +829,7 @@ func (x *ThawResponse) String() string {
 func (*ThawResponse) ProtoMessage() {}
 
 func (x *ThawResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[11]
+	mi := &file_nodev1_node_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +842,7 @@ func (x *ThawResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ThawResponse.ProtoReflect.Descriptor instead.
 func (*ThawResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{11}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{12}
 }
 
 type ListRequest struct {
@@ -776,7 +853,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[12]
+	mi := &file_nodev1_node_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -788,7 +865,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[12]
+	mi := &file_nodev1_node_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -801,7 +878,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{12}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{13}
 }
 
 type SandboxState struct {
@@ -815,7 +892,7 @@ type SandboxState struct {
 
 func (x *SandboxState) Reset() {
 	*x = SandboxState{}
-	mi := &file_nodev1_node_proto_msgTypes[13]
+	mi := &file_nodev1_node_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -827,7 +904,7 @@ func (x *SandboxState) String() string {
 func (*SandboxState) ProtoMessage() {}
 
 func (x *SandboxState) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[13]
+	mi := &file_nodev1_node_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -840,7 +917,7 @@ func (x *SandboxState) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SandboxState.ProtoReflect.Descriptor instead.
 func (*SandboxState) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{13}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SandboxState) GetSandboxId() string {
@@ -873,7 +950,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[14]
+	mi := &file_nodev1_node_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -885,7 +962,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[14]
+	mi := &file_nodev1_node_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -898,7 +975,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{14}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListResponse) GetSandboxes() []*SandboxState {
@@ -917,7 +994,7 @@ type AdoptRequest struct {
 
 func (x *AdoptRequest) Reset() {
 	*x = AdoptRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[15]
+	mi := &file_nodev1_node_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +1006,7 @@ func (x *AdoptRequest) String() string {
 func (*AdoptRequest) ProtoMessage() {}
 
 func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[15]
+	mi := &file_nodev1_node_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1019,7 @@ func (x *AdoptRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{15}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AdoptRequest) GetSandboxes() []*AdoptRequest_Known {
@@ -962,7 +1039,7 @@ type AdoptResponse struct {
 
 func (x *AdoptResponse) Reset() {
 	*x = AdoptResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[16]
+	mi := &file_nodev1_node_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -974,7 +1051,7 @@ func (x *AdoptResponse) String() string {
 func (*AdoptResponse) ProtoMessage() {}
 
 func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[16]
+	mi := &file_nodev1_node_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -987,7 +1064,7 @@ func (x *AdoptResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptResponse.ProtoReflect.Descriptor instead.
 func (*AdoptResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{16}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AdoptResponse) GetRunning() []string {
@@ -1012,7 +1089,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[17]
+	mi := &file_nodev1_node_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1024,7 +1101,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[17]
+	mi := &file_nodev1_node_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1037,7 +1114,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{17}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{18}
 }
 
 type Event struct {
@@ -1057,7 +1134,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_nodev1_node_proto_msgTypes[18]
+	mi := &file_nodev1_node_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1069,7 +1146,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[18]
+	mi := &file_nodev1_node_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1082,7 +1159,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{18}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Event) GetSandboxId() string {
@@ -1179,7 +1256,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_nodev1_node_proto_msgTypes[19]
+	mi := &file_nodev1_node_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1268,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[19]
+	mi := &file_nodev1_node_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1281,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{19}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Hello) GetBoot() string {
@@ -1225,7 +1302,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_nodev1_node_proto_msgTypes[20]
+	mi := &file_nodev1_node_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1237,7 +1314,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[20]
+	mi := &file_nodev1_node_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1250,7 +1327,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{20}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Ended) GetReason() string {
@@ -1285,7 +1362,7 @@ type Oom struct {
 
 func (x *Oom) Reset() {
 	*x = Oom{}
-	mi := &file_nodev1_node_proto_msgTypes[21]
+	mi := &file_nodev1_node_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1297,7 +1374,7 @@ func (x *Oom) String() string {
 func (*Oom) ProtoMessage() {}
 
 func (x *Oom) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[21]
+	mi := &file_nodev1_node_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1310,7 +1387,7 @@ func (x *Oom) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Oom.ProtoReflect.Descriptor instead.
 func (*Oom) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{21}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Oom) GetProcess() string {
@@ -1346,7 +1423,7 @@ type Activity struct {
 
 func (x *Activity) Reset() {
 	*x = Activity{}
-	mi := &file_nodev1_node_proto_msgTypes[22]
+	mi := &file_nodev1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1358,7 +1435,7 @@ func (x *Activity) String() string {
 func (*Activity) ProtoMessage() {}
 
 func (x *Activity) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[22]
+	mi := &file_nodev1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1371,7 +1448,7 @@ func (x *Activity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Activity.ProtoReflect.Descriptor instead.
 func (*Activity) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{22}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Activity) GetForeground() bool {
@@ -1409,7 +1486,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_nodev1_node_proto_msgTypes[23]
+	mi := &file_nodev1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1421,7 +1498,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[23]
+	mi := &file_nodev1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1434,7 +1511,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{23}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Usage) GetCpuSeconds() float64 {
@@ -1501,7 +1578,7 @@ type ProcessSpec struct {
 
 func (x *ProcessSpec) Reset() {
 	*x = ProcessSpec{}
-	mi := &file_nodev1_node_proto_msgTypes[24]
+	mi := &file_nodev1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1590,7 @@ func (x *ProcessSpec) String() string {
 func (*ProcessSpec) ProtoMessage() {}
 
 func (x *ProcessSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[24]
+	mi := &file_nodev1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1603,7 @@ func (x *ProcessSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessSpec.ProtoReflect.Descriptor instead.
 func (*ProcessSpec) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{24}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ProcessSpec) GetArgv() []string {
@@ -1632,13 +1709,14 @@ type CodeSpec struct {
 	Language      string                 `protobuf:"bytes,1,opt,name=language,proto3" json:"language,omitempty"` // "": python
 	Source        []byte                 `protobuf:"bytes,2,opt,name=source,proto3" json:"source,omitempty"`
 	ContextId     string                 `protobuf:"bytes,3,opt,name=context_id,json=contextId,proto3" json:"context_id,omitempty"`
+	Directory     string                 `protobuf:"bytes,4,opt,name=directory,proto3" json:"directory,omitempty"` // the program's file lies there while it runs, as main with its language's extension, for everyone to read and nobody to write; "": in a private place
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *CodeSpec) Reset() {
 	*x = CodeSpec{}
-	mi := &file_nodev1_node_proto_msgTypes[25]
+	mi := &file_nodev1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1650,7 +1728,7 @@ func (x *CodeSpec) String() string {
 func (*CodeSpec) ProtoMessage() {}
 
 func (x *CodeSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[25]
+	mi := &file_nodev1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1663,7 +1741,7 @@ func (x *CodeSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeSpec.ProtoReflect.Descriptor instead.
 func (*CodeSpec) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{25}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *CodeSpec) GetLanguage() string {
@@ -1687,6 +1765,13 @@ func (x *CodeSpec) GetContextId() string {
 	return ""
 }
 
+func (x *CodeSpec) GetDirectory() string {
+	if x != nil {
+		return x.Directory
+	}
+	return ""
+}
+
 type ProcessInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Types that are valid to be assigned to Input:
@@ -1705,7 +1790,7 @@ type ProcessInput struct {
 
 func (x *ProcessInput) Reset() {
 	*x = ProcessInput{}
-	mi := &file_nodev1_node_proto_msgTypes[26]
+	mi := &file_nodev1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1802,7 @@ func (x *ProcessInput) String() string {
 func (*ProcessInput) ProtoMessage() {}
 
 func (x *ProcessInput) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[26]
+	mi := &file_nodev1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1815,7 @@ func (x *ProcessInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessInput.ProtoReflect.Descriptor instead.
 func (*ProcessInput) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{26}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ProcessInput) GetInput() isProcessInput_Input {
@@ -1864,7 +1949,7 @@ type StartProcess struct {
 
 func (x *StartProcess) Reset() {
 	*x = StartProcess{}
-	mi := &file_nodev1_node_proto_msgTypes[27]
+	mi := &file_nodev1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1876,7 +1961,7 @@ func (x *StartProcess) String() string {
 func (*StartProcess) ProtoMessage() {}
 
 func (x *StartProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[27]
+	mi := &file_nodev1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1889,7 +1974,7 @@ func (x *StartProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcess.ProtoReflect.Descriptor instead.
 func (*StartProcess) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{27}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StartProcess) GetSandboxId() string {
@@ -1958,7 +2043,7 @@ type AttachProcess struct {
 
 func (x *AttachProcess) Reset() {
 	*x = AttachProcess{}
-	mi := &file_nodev1_node_proto_msgTypes[28]
+	mi := &file_nodev1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +2055,7 @@ func (x *AttachProcess) String() string {
 func (*AttachProcess) ProtoMessage() {}
 
 func (x *AttachProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[28]
+	mi := &file_nodev1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1983,7 +2068,7 @@ func (x *AttachProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachProcess.ProtoReflect.Descriptor instead.
 func (*AttachProcess) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{28}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AttachProcess) GetSandboxId() string {
@@ -2038,7 +2123,7 @@ type Resize struct {
 
 func (x *Resize) Reset() {
 	*x = Resize{}
-	mi := &file_nodev1_node_proto_msgTypes[29]
+	mi := &file_nodev1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2135,7 @@ func (x *Resize) String() string {
 func (*Resize) ProtoMessage() {}
 
 func (x *Resize) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[29]
+	mi := &file_nodev1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2148,7 @@ func (x *Resize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resize.ProtoReflect.Descriptor instead.
 func (*Resize) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{29}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Resize) GetCols() uint32 {
@@ -2090,7 +2175,7 @@ type SignalProcess struct {
 
 func (x *SignalProcess) Reset() {
 	*x = SignalProcess{}
-	mi := &file_nodev1_node_proto_msgTypes[30]
+	mi := &file_nodev1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2102,7 +2187,7 @@ func (x *SignalProcess) String() string {
 func (*SignalProcess) ProtoMessage() {}
 
 func (x *SignalProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[30]
+	mi := &file_nodev1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2115,7 +2200,7 @@ func (x *SignalProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcess.ProtoReflect.Descriptor instead.
 func (*SignalProcess) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{30}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SignalProcess) GetSignal() string {
@@ -2149,7 +2234,7 @@ type ProcessOutput struct {
 
 func (x *ProcessOutput) Reset() {
 	*x = ProcessOutput{}
-	mi := &file_nodev1_node_proto_msgTypes[31]
+	mi := &file_nodev1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2246,7 @@ func (x *ProcessOutput) String() string {
 func (*ProcessOutput) ProtoMessage() {}
 
 func (x *ProcessOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[31]
+	mi := &file_nodev1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2259,7 @@ func (x *ProcessOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessOutput.ProtoReflect.Descriptor instead.
 func (*ProcessOutput) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{31}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ProcessOutput) GetOutput() isProcessOutput_Output {
@@ -2297,7 +2382,7 @@ type CodeReport struct {
 
 func (x *CodeReport) Reset() {
 	*x = CodeReport{}
-	mi := &file_nodev1_node_proto_msgTypes[32]
+	mi := &file_nodev1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2309,7 +2394,7 @@ func (x *CodeReport) String() string {
 func (*CodeReport) ProtoMessage() {}
 
 func (x *CodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[32]
+	mi := &file_nodev1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2322,7 +2407,7 @@ func (x *CodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport.ProtoReflect.Descriptor instead.
 func (*CodeReport) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{32}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *CodeReport) GetFilesChanged() []*CodeReport_FileChange {
@@ -2407,7 +2492,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_nodev1_node_proto_msgTypes[33]
+	mi := &file_nodev1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2419,7 +2504,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[33]
+	mi := &file_nodev1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2432,7 +2517,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{33}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Started) GetProcessId() string {
@@ -2470,13 +2555,14 @@ type Data struct {
 	Stream        uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
 	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
 	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	AtUnixMs      int64                  `protobuf:"varint,4,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"` // when the node got the first of it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Data) Reset() {
 	*x = Data{}
-	mi := &file_nodev1_node_proto_msgTypes[34]
+	mi := &file_nodev1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2488,7 +2574,7 @@ func (x *Data) String() string {
 func (*Data) ProtoMessage() {}
 
 func (x *Data) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[34]
+	mi := &file_nodev1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2501,7 +2587,7 @@ func (x *Data) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Data.ProtoReflect.Descriptor instead.
 func (*Data) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{34}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Data) GetStream() uint32 {
@@ -2525,6 +2611,13 @@ func (x *Data) GetData() []byte {
 	return nil
 }
 
+func (x *Data) GetAtUnixMs() int64 {
+	if x != nil {
+		return x.AtUnixMs
+	}
+	return 0
+}
+
 type OutputGap struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Stream        uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
@@ -2536,7 +2629,7 @@ type OutputGap struct {
 
 func (x *OutputGap) Reset() {
 	*x = OutputGap{}
-	mi := &file_nodev1_node_proto_msgTypes[35]
+	mi := &file_nodev1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2548,7 +2641,7 @@ func (x *OutputGap) String() string {
 func (*OutputGap) ProtoMessage() {}
 
 func (x *OutputGap) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[35]
+	mi := &file_nodev1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2561,7 +2654,7 @@ func (x *OutputGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutputGap.ProtoReflect.Descriptor instead.
 func (*OutputGap) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{35}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *OutputGap) GetStream() uint32 {
@@ -2603,7 +2696,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_nodev1_node_proto_msgTypes[36]
+	mi := &file_nodev1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2615,7 +2708,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[36]
+	mi := &file_nodev1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2628,7 +2721,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{36}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -2711,7 +2804,7 @@ type StreamError struct {
 
 func (x *StreamError) Reset() {
 	*x = StreamError{}
-	mi := &file_nodev1_node_proto_msgTypes[37]
+	mi := &file_nodev1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +2816,7 @@ func (x *StreamError) String() string {
 func (*StreamError) ProtoMessage() {}
 
 func (x *StreamError) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[37]
+	mi := &file_nodev1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +2829,7 @@ func (x *StreamError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamError.ProtoReflect.Descriptor instead.
 func (*StreamError) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{37}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StreamError) GetReason() string {
@@ -2778,7 +2871,7 @@ type ProcessInfo struct {
 
 func (x *ProcessInfo) Reset() {
 	*x = ProcessInfo{}
-	mi := &file_nodev1_node_proto_msgTypes[38]
+	mi := &file_nodev1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2790,7 +2883,7 @@ func (x *ProcessInfo) String() string {
 func (*ProcessInfo) ProtoMessage() {}
 
 func (x *ProcessInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[38]
+	mi := &file_nodev1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2803,7 +2896,7 @@ func (x *ProcessInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessInfo.ProtoReflect.Descriptor instead.
 func (*ProcessInfo) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{38}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ProcessInfo) GetProcessId() string {
@@ -2935,7 +3028,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[39]
+	mi := &file_nodev1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2947,7 +3040,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[39]
+	mi := &file_nodev1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2960,7 +3053,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{39}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ListProcessesRequest) GetSandboxId() string {
@@ -2986,7 +3079,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[40]
+	mi := &file_nodev1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2998,7 +3091,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[40]
+	mi := &file_nodev1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3011,7 +3104,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{40}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*ProcessInfo {
@@ -3033,7 +3126,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[41]
+	mi := &file_nodev1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3045,7 +3138,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[41]
+	mi := &file_nodev1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3058,7 +3151,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{41}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SignalRequest) GetSandboxId() string {
@@ -3097,7 +3190,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[42]
+	mi := &file_nodev1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3109,7 +3202,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[42]
+	mi := &file_nodev1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3122,7 +3215,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{42}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{43}
 }
 
 type FileInfo struct {
@@ -3144,7 +3237,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_nodev1_node_proto_msgTypes[43]
+	mi := &file_nodev1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3249,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[43]
+	mi := &file_nodev1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3262,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{43}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -3261,7 +3354,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[44]
+	mi := &file_nodev1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3273,7 +3366,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[44]
+	mi := &file_nodev1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3286,7 +3379,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{44}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *StatRequest) GetSandboxId() string {
@@ -3331,7 +3424,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[45]
+	mi := &file_nodev1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3436,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[45]
+	mi := &file_nodev1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3449,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{45}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListFilesRequest) GetSandboxId() string {
@@ -3411,7 +3504,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[46]
+	mi := &file_nodev1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3423,7 +3516,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[46]
+	mi := &file_nodev1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3436,7 +3529,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{46}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListFilesResponse) GetItems() []*FileInfo {
@@ -3466,7 +3559,7 @@ type MkdirRequest struct {
 
 func (x *MkdirRequest) Reset() {
 	*x = MkdirRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[47]
+	mi := &file_nodev1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3478,7 +3571,7 @@ func (x *MkdirRequest) String() string {
 func (*MkdirRequest) ProtoMessage() {}
 
 func (x *MkdirRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[47]
+	mi := &file_nodev1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3491,7 +3584,7 @@ func (x *MkdirRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MkdirRequest.ProtoReflect.Descriptor instead.
 func (*MkdirRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{47}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *MkdirRequest) GetSandboxId() string {
@@ -3542,7 +3635,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[48]
+	mi := &file_nodev1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3554,7 +3647,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[48]
+	mi := &file_nodev1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3567,7 +3660,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{48}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *MoveRequest) GetSandboxId() string {
@@ -3617,7 +3710,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[49]
+	mi := &file_nodev1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3629,7 +3722,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[49]
+	mi := &file_nodev1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3642,7 +3735,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{49}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *RemoveRequest) GetSandboxId() string {
@@ -3681,7 +3774,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[50]
+	mi := &file_nodev1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3693,7 +3786,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[50]
+	mi := &file_nodev1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3706,7 +3799,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{50}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{51}
 }
 
 type ReadFileRequest struct {
@@ -3722,7 +3815,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[51]
+	mi := &file_nodev1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3734,7 +3827,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[51]
+	mi := &file_nodev1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3747,7 +3840,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{51}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReadFileRequest) GetSandboxId() string {
@@ -3798,7 +3891,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[52]
+	mi := &file_nodev1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3810,7 +3903,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[52]
+	mi := &file_nodev1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3823,7 +3916,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{52}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ReadFileResponse) GetPart() isReadFileResponse_Part {
@@ -3881,7 +3974,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[53]
+	mi := &file_nodev1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3893,7 +3986,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[53]
+	mi := &file_nodev1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3906,7 +3999,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{53}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *WriteFileRequest) GetPart() isWriteFileRequest_Part {
@@ -3980,7 +4073,7 @@ type WriteFileHeader struct {
 
 func (x *WriteFileHeader) Reset() {
 	*x = WriteFileHeader{}
-	mi := &file_nodev1_node_proto_msgTypes[54]
+	mi := &file_nodev1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3992,7 +4085,7 @@ func (x *WriteFileHeader) String() string {
 func (*WriteFileHeader) ProtoMessage() {}
 
 func (x *WriteFileHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[54]
+	mi := &file_nodev1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4005,7 +4098,7 @@ func (x *WriteFileHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileHeader.ProtoReflect.Descriptor instead.
 func (*WriteFileHeader) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{54}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *WriteFileHeader) GetSandboxId() string {
@@ -4069,7 +4162,7 @@ type ReadOutputRequest struct {
 
 func (x *ReadOutputRequest) Reset() {
 	*x = ReadOutputRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[55]
+	mi := &file_nodev1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4081,7 +4174,7 @@ func (x *ReadOutputRequest) String() string {
 func (*ReadOutputRequest) ProtoMessage() {}
 
 func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[55]
+	mi := &file_nodev1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4094,7 +4187,7 @@ func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputRequest.ProtoReflect.Descriptor instead.
 func (*ReadOutputRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{55}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ReadOutputRequest) GetSandboxId() string {
@@ -4137,7 +4230,7 @@ type ReadOutputResponse struct {
 
 func (x *ReadOutputResponse) Reset() {
 	*x = ReadOutputResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[56]
+	mi := &file_nodev1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4149,7 +4242,7 @@ func (x *ReadOutputResponse) String() string {
 func (*ReadOutputResponse) ProtoMessage() {}
 
 func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[56]
+	mi := &file_nodev1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4162,7 +4255,7 @@ func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputResponse.ProtoReflect.Descriptor instead.
 func (*ReadOutputResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{56}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ReadOutputResponse) GetRuns() []*ReadOutputResponse_Run {
@@ -4207,7 +4300,7 @@ type OpenContextRequest struct {
 
 func (x *OpenContextRequest) Reset() {
 	*x = OpenContextRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[57]
+	mi := &file_nodev1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4219,7 +4312,7 @@ func (x *OpenContextRequest) String() string {
 func (*OpenContextRequest) ProtoMessage() {}
 
 func (x *OpenContextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[57]
+	mi := &file_nodev1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4232,7 +4325,7 @@ func (x *OpenContextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenContextRequest.ProtoReflect.Descriptor instead.
 func (*OpenContextRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{57}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *OpenContextRequest) GetSandboxId() string {
@@ -4286,7 +4379,7 @@ type ListContextsRequest struct {
 
 func (x *ListContextsRequest) Reset() {
 	*x = ListContextsRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[58]
+	mi := &file_nodev1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4298,7 +4391,7 @@ func (x *ListContextsRequest) String() string {
 func (*ListContextsRequest) ProtoMessage() {}
 
 func (x *ListContextsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[58]
+	mi := &file_nodev1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4311,7 +4404,7 @@ func (x *ListContextsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContextsRequest.ProtoReflect.Descriptor instead.
 func (*ListContextsRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{58}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListContextsRequest) GetSandboxId() string {
@@ -4330,7 +4423,7 @@ type ListContextsResponse struct {
 
 func (x *ListContextsResponse) Reset() {
 	*x = ListContextsResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[59]
+	mi := &file_nodev1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4342,7 +4435,7 @@ func (x *ListContextsResponse) String() string {
 func (*ListContextsResponse) ProtoMessage() {}
 
 func (x *ListContextsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[59]
+	mi := &file_nodev1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4355,7 +4448,7 @@ func (x *ListContextsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContextsResponse.ProtoReflect.Descriptor instead.
 func (*ListContextsResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{59}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListContextsResponse) GetItems() []*Context {
@@ -4375,7 +4468,7 @@ type ContextRequest struct {
 
 func (x *ContextRequest) Reset() {
 	*x = ContextRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[60]
+	mi := &file_nodev1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4387,7 +4480,7 @@ func (x *ContextRequest) String() string {
 func (*ContextRequest) ProtoMessage() {}
 
 func (x *ContextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[60]
+	mi := &file_nodev1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4400,7 +4493,7 @@ func (x *ContextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextRequest.ProtoReflect.Descriptor instead.
 func (*ContextRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{60}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ContextRequest) GetSandboxId() string {
@@ -4425,7 +4518,7 @@ type ContextResponse struct {
 
 func (x *ContextResponse) Reset() {
 	*x = ContextResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[61]
+	mi := &file_nodev1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4437,7 +4530,7 @@ func (x *ContextResponse) String() string {
 func (*ContextResponse) ProtoMessage() {}
 
 func (x *ContextResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[61]
+	mi := &file_nodev1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4450,7 +4543,7 @@ func (x *ContextResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextResponse.ProtoReflect.Descriptor instead.
 func (*ContextResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{61}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{62}
 }
 
 type Context struct {
@@ -4470,7 +4563,7 @@ type Context struct {
 
 func (x *Context) Reset() {
 	*x = Context{}
-	mi := &file_nodev1_node_proto_msgTypes[62]
+	mi := &file_nodev1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4482,7 +4575,7 @@ func (x *Context) String() string {
 func (*Context) ProtoMessage() {}
 
 func (x *Context) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[62]
+	mi := &file_nodev1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4495,7 +4588,7 @@ func (x *Context) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Context.ProtoReflect.Descriptor instead.
 func (*Context) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{62}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Context) GetContextId() string {
@@ -4573,7 +4666,7 @@ type GetMetricsRequest struct {
 
 func (x *GetMetricsRequest) Reset() {
 	*x = GetMetricsRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[63]
+	mi := &file_nodev1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4585,7 +4678,7 @@ func (x *GetMetricsRequest) String() string {
 func (*GetMetricsRequest) ProtoMessage() {}
 
 func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[63]
+	mi := &file_nodev1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4598,7 +4691,7 @@ func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
 func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{63}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *GetMetricsRequest) GetSandboxId() string {
@@ -4639,7 +4732,7 @@ type GetMetricsResponse struct {
 
 func (x *GetMetricsResponse) Reset() {
 	*x = GetMetricsResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[64]
+	mi := &file_nodev1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4651,7 +4744,7 @@ func (x *GetMetricsResponse) String() string {
 func (*GetMetricsResponse) ProtoMessage() {}
 
 func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[64]
+	mi := &file_nodev1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4664,7 +4757,7 @@ func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
 func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{64}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *GetMetricsResponse) GetSamples() []*Sample {
@@ -4698,7 +4791,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_nodev1_node_proto_msgTypes[65]
+	mi := &file_nodev1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4710,7 +4803,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[65]
+	mi := &file_nodev1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4723,7 +4816,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{65}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *Sample) GetAtUnixMs() int64 {
@@ -4800,7 +4893,7 @@ type ReadLogsRequest struct {
 
 func (x *ReadLogsRequest) Reset() {
 	*x = ReadLogsRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[66]
+	mi := &file_nodev1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4812,7 +4905,7 @@ func (x *ReadLogsRequest) String() string {
 func (*ReadLogsRequest) ProtoMessage() {}
 
 func (x *ReadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[66]
+	mi := &file_nodev1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4825,7 +4918,7 @@ func (x *ReadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogsRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{66}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ReadLogsRequest) GetSandboxId() string {
@@ -4862,7 +4955,7 @@ type LogEntry struct {
 
 func (x *LogEntry) Reset() {
 	*x = LogEntry{}
-	mi := &file_nodev1_node_proto_msgTypes[67]
+	mi := &file_nodev1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4874,7 +4967,7 @@ func (x *LogEntry) String() string {
 func (*LogEntry) ProtoMessage() {}
 
 func (x *LogEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[67]
+	mi := &file_nodev1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4887,7 +4980,7 @@ func (x *LogEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEntry.ProtoReflect.Descriptor instead.
 func (*LogEntry) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{67}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *LogEntry) GetSeq() int64 {
@@ -4940,7 +5033,7 @@ type SearchFilesRequest struct {
 
 func (x *SearchFilesRequest) Reset() {
 	*x = SearchFilesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[68]
+	mi := &file_nodev1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4952,7 +5045,7 @@ func (x *SearchFilesRequest) String() string {
 func (*SearchFilesRequest) ProtoMessage() {}
 
 func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[68]
+	mi := &file_nodev1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4965,7 +5058,7 @@ func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
 func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{68}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *SearchFilesRequest) GetSandboxId() string {
@@ -5028,7 +5121,7 @@ type SearchFilesResponse struct {
 
 func (x *SearchFilesResponse) Reset() {
 	*x = SearchFilesResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[69]
+	mi := &file_nodev1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5040,7 +5133,7 @@ func (x *SearchFilesResponse) String() string {
 func (*SearchFilesResponse) ProtoMessage() {}
 
 func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[69]
+	mi := &file_nodev1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5053,7 +5146,7 @@ func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{69}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *SearchFilesResponse) GetItems() []*SearchFilesResponse_Match {
@@ -5092,7 +5185,7 @@ type ChmodRequest struct {
 
 func (x *ChmodRequest) Reset() {
 	*x = ChmodRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[70]
+	mi := &file_nodev1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5104,7 +5197,7 @@ func (x *ChmodRequest) String() string {
 func (*ChmodRequest) ProtoMessage() {}
 
 func (x *ChmodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[70]
+	mi := &file_nodev1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5117,7 +5210,7 @@ func (x *ChmodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChmodRequest.ProtoReflect.Descriptor instead.
 func (*ChmodRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{70}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *ChmodRequest) GetSandboxId() string {
@@ -5183,7 +5276,7 @@ type ComposeRequest struct {
 
 func (x *ComposeRequest) Reset() {
 	*x = ComposeRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[71]
+	mi := &file_nodev1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5195,7 +5288,7 @@ func (x *ComposeRequest) String() string {
 func (*ComposeRequest) ProtoMessage() {}
 
 func (x *ComposeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[71]
+	mi := &file_nodev1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5208,7 +5301,7 @@ func (x *ComposeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ComposeRequest.ProtoReflect.Descriptor instead.
 func (*ComposeRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{71}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ComposeRequest) GetSandboxId() string {
@@ -5265,7 +5358,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[72]
+	mi := &file_nodev1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5277,7 +5370,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[72]
+	mi := &file_nodev1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5290,7 +5383,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{72}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *ReadArchiveRequest) GetSandboxId() string {
@@ -5330,7 +5423,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[73]
+	mi := &file_nodev1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5342,7 +5435,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[73]
+	mi := &file_nodev1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5355,7 +5448,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{73}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *ReadArchiveResponse) GetData() []byte {
@@ -5379,7 +5472,7 @@ type WriteArchiveRequest struct {
 
 func (x *WriteArchiveRequest) Reset() {
 	*x = WriteArchiveRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[74]
+	mi := &file_nodev1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5391,7 +5484,7 @@ func (x *WriteArchiveRequest) String() string {
 func (*WriteArchiveRequest) ProtoMessage() {}
 
 func (x *WriteArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[74]
+	mi := &file_nodev1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5404,7 +5497,7 @@ func (x *WriteArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteArchiveRequest.ProtoReflect.Descriptor instead.
 func (*WriteArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{74}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *WriteArchiveRequest) GetPart() isWriteArchiveRequest_Part {
@@ -5475,7 +5568,7 @@ type WriteArchiveHeader struct {
 
 func (x *WriteArchiveHeader) Reset() {
 	*x = WriteArchiveHeader{}
-	mi := &file_nodev1_node_proto_msgTypes[75]
+	mi := &file_nodev1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5487,7 +5580,7 @@ func (x *WriteArchiveHeader) String() string {
 func (*WriteArchiveHeader) ProtoMessage() {}
 
 func (x *WriteArchiveHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[75]
+	mi := &file_nodev1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5500,7 +5593,7 @@ func (x *WriteArchiveHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteArchiveHeader.ProtoReflect.Descriptor instead.
 func (*WriteArchiveHeader) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{75}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *WriteArchiveHeader) GetSandboxId() string {
@@ -5543,7 +5636,7 @@ type WriteArchiveResponse struct {
 
 func (x *WriteArchiveResponse) Reset() {
 	*x = WriteArchiveResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[76]
+	mi := &file_nodev1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5555,7 +5648,7 @@ func (x *WriteArchiveResponse) String() string {
 func (*WriteArchiveResponse) ProtoMessage() {}
 
 func (x *WriteArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[76]
+	mi := &file_nodev1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5568,7 +5661,7 @@ func (x *WriteArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteArchiveResponse.ProtoReflect.Descriptor instead.
 func (*WriteArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{76}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *WriteArchiveResponse) GetFiles() int64 {
@@ -5611,7 +5704,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[77]
+	mi := &file_nodev1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5623,7 +5716,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[77]
+	mi := &file_nodev1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5636,7 +5729,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{77}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *WatchFilesRequest) GetSandboxId() string {
@@ -5678,7 +5771,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_nodev1_node_proto_msgTypes[78]
+	mi := &file_nodev1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5690,7 +5783,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[78]
+	mi := &file_nodev1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5703,7 +5796,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{78}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *WatchEvent) GetType() string {
@@ -5727,6 +5820,622 @@ func (x *WatchEvent) GetTo() string {
 	return ""
 }
 
+type CreateVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"` // the bound on all that it holds
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CreateVolumeRequest) Reset() {
+	*x = CreateVolumeRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[80]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CreateVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CreateVolumeRequest) ProtoMessage() {}
+
+func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[80]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
+func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{80}
+}
+
+func (x *CreateVolumeRequest) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *CreateVolumeRequest) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type Volume struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	UsedBytes     int64                  `protobuf:"varint,3,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"` // of files; 0 while it is not mounted
+	Sandboxes     []string               `protobuf:"bytes,4,rep,name=sandboxes,proto3" json:"sandboxes,omitempty"`                   // that mount it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Volume) Reset() {
+	*x = Volume{}
+	mi := &file_nodev1_node_proto_msgTypes[81]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Volume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Volume) ProtoMessage() {}
+
+func (x *Volume) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[81]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Volume.ProtoReflect.Descriptor instead.
+func (*Volume) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{81}
+}
+
+func (x *Volume) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *Volume) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Volume) GetUsedBytes() int64 {
+	if x != nil {
+		return x.UsedBytes
+	}
+	return 0
+}
+
+func (x *Volume) GetSandboxes() []string {
+	if x != nil {
+		return x.Sandboxes
+	}
+	return nil
+}
+
+type ListVolumesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesRequest) Reset() {
+	*x = ListVolumesRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[82]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesRequest) ProtoMessage() {}
+
+func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[82]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
+func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{82}
+}
+
+type ListVolumesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volumes       []*Volume              `protobuf:"bytes,1,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesResponse) Reset() {
+	*x = ListVolumesResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[83]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesResponse) ProtoMessage() {}
+
+func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[83]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
+func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{83}
+}
+
+func (x *ListVolumesResponse) GetVolumes() []*Volume {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+type DeleteVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteVolumeRequest) Reset() {
+	*x = DeleteVolumeRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[84]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteVolumeRequest) ProtoMessage() {}
+
+func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[84]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteVolumeRequest.ProtoReflect.Descriptor instead.
+func (*DeleteVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{84}
+}
+
+func (x *DeleteVolumeRequest) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+type DeleteVolumeResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteVolumeResponse) Reset() {
+	*x = DeleteVolumeResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[85]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteVolumeResponse) ProtoMessage() {}
+
+func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[85]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteVolumeResponse.ProtoReflect.Descriptor instead.
+func (*DeleteVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{85}
+}
+
+type ExportVolumeRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportVolumeRequest) Reset() {
+	*x = ExportVolumeRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[86]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportVolumeRequest) ProtoMessage() {}
+
+func (x *ExportVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[86]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportVolumeRequest.ProtoReflect.Descriptor instead.
+func (*ExportVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{86}
+}
+
+func (x *ExportVolumeRequest) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+type ExportVolumeResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Part:
+	//
+	//	*ExportVolumeResponse_Data
+	//	*ExportVolumeResponse_Digest
+	Part          isExportVolumeResponse_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExportVolumeResponse) Reset() {
+	*x = ExportVolumeResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[87]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExportVolumeResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExportVolumeResponse) ProtoMessage() {}
+
+func (x *ExportVolumeResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[87]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExportVolumeResponse.ProtoReflect.Descriptor instead.
+func (*ExportVolumeResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{87}
+}
+
+func (x *ExportVolumeResponse) GetPart() isExportVolumeResponse_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *ExportVolumeResponse) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*ExportVolumeResponse_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *ExportVolumeResponse) GetDigest() *VolumeDigest {
+	if x != nil {
+		if x, ok := x.Part.(*ExportVolumeResponse_Digest); ok {
+			return x.Digest
+		}
+	}
+	return nil
+}
+
+type isExportVolumeResponse_Part interface {
+	isExportVolumeResponse_Part()
+}
+
+type ExportVolumeResponse_Data struct {
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3,oneof"`
+}
+
+type ExportVolumeResponse_Digest struct {
+	Digest *VolumeDigest `protobuf:"bytes,2,opt,name=digest,proto3,oneof"` // last
+}
+
+func (*ExportVolumeResponse_Data) isExportVolumeResponse_Part() {}
+
+func (*ExportVolumeResponse_Digest) isExportVolumeResponse_Part() {}
+
+type VolumeDigest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Sha256        string                 `protobuf:"bytes,1,opt,name=sha256,proto3" json:"sha256,omitempty"` // hex, of the data as sent
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeDigest) Reset() {
+	*x = VolumeDigest{}
+	mi := &file_nodev1_node_proto_msgTypes[88]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeDigest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeDigest) ProtoMessage() {}
+
+func (x *VolumeDigest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[88]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeDigest.ProtoReflect.Descriptor instead.
+func (*VolumeDigest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{88}
+}
+
+func (x *VolumeDigest) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
+func (x *VolumeDigest) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+type ImportVolumeRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Part:
+	//
+	//	*ImportVolumeRequest_Header
+	//	*ImportVolumeRequest_Data
+	//	*ImportVolumeRequest_Commit
+	Part          isImportVolumeRequest_Part `protobuf_oneof:"part"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportVolumeRequest) Reset() {
+	*x = ImportVolumeRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[89]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportVolumeRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportVolumeRequest) ProtoMessage() {}
+
+func (x *ImportVolumeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[89]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportVolumeRequest.ProtoReflect.Descriptor instead.
+func (*ImportVolumeRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{89}
+}
+
+func (x *ImportVolumeRequest) GetPart() isImportVolumeRequest_Part {
+	if x != nil {
+		return x.Part
+	}
+	return nil
+}
+
+func (x *ImportVolumeRequest) GetHeader() *ImportVolumeHeader {
+	if x != nil {
+		if x, ok := x.Part.(*ImportVolumeRequest_Header); ok {
+			return x.Header
+		}
+	}
+	return nil
+}
+
+func (x *ImportVolumeRequest) GetData() []byte {
+	if x != nil {
+		if x, ok := x.Part.(*ImportVolumeRequest_Data); ok {
+			return x.Data
+		}
+	}
+	return nil
+}
+
+func (x *ImportVolumeRequest) GetCommit() bool {
+	if x != nil {
+		if x, ok := x.Part.(*ImportVolumeRequest_Commit); ok {
+			return x.Commit
+		}
+	}
+	return false
+}
+
+type isImportVolumeRequest_Part interface {
+	isImportVolumeRequest_Part()
+}
+
+type ImportVolumeRequest_Header struct {
+	Header *ImportVolumeHeader `protobuf:"bytes,1,opt,name=header,proto3,oneof"`
+}
+
+type ImportVolumeRequest_Data struct {
+	Data []byte `protobuf:"bytes,2,opt,name=data,proto3,oneof"`
+}
+
+type ImportVolumeRequest_Commit struct {
+	Commit bool `protobuf:"varint,3,opt,name=commit,proto3,oneof"`
+}
+
+func (*ImportVolumeRequest_Header) isImportVolumeRequest_Part() {}
+
+func (*ImportVolumeRequest_Data) isImportVolumeRequest_Part() {}
+
+func (*ImportVolumeRequest_Commit) isImportVolumeRequest_Part() {}
+
+type ImportVolumeHeader struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Volume        string                 `protobuf:"bytes,1,opt,name=volume,proto3" json:"volume,omitempty"`
+	Bytes         int64                  `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"` // the bound, as of CreateVolume
+	Sha256        string                 `protobuf:"bytes,3,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ImportVolumeHeader) Reset() {
+	*x = ImportVolumeHeader{}
+	mi := &file_nodev1_node_proto_msgTypes[90]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ImportVolumeHeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ImportVolumeHeader) ProtoMessage() {}
+
+func (x *ImportVolumeHeader) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[90]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ImportVolumeHeader.ProtoReflect.Descriptor instead.
+func (*ImportVolumeHeader) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{90}
+}
+
+func (x *ImportVolumeHeader) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *ImportVolumeHeader) GetBytes() int64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *ImportVolumeHeader) GetSha256() string {
+	if x != nil {
+		return x.Sha256
+	}
+	return ""
+}
+
 type AdoptRequest_Known struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId     string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -5738,7 +6447,7 @@ type AdoptRequest_Known struct {
 
 func (x *AdoptRequest_Known) Reset() {
 	*x = AdoptRequest_Known{}
-	mi := &file_nodev1_node_proto_msgTypes[80]
+	mi := &file_nodev1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5750,7 +6459,7 @@ func (x *AdoptRequest_Known) String() string {
 func (*AdoptRequest_Known) ProtoMessage() {}
 
 func (x *AdoptRequest_Known) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[80]
+	mi := &file_nodev1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5763,7 +6472,7 @@ func (x *AdoptRequest_Known) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRequest_Known.ProtoReflect.Descriptor instead.
 func (*AdoptRequest_Known) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{15, 0}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{16, 0}
 }
 
 func (x *AdoptRequest_Known) GetSandboxId() string {
@@ -5798,7 +6507,7 @@ type CodeReport_FileChange struct {
 
 func (x *CodeReport_FileChange) Reset() {
 	*x = CodeReport_FileChange{}
-	mi := &file_nodev1_node_proto_msgTypes[82]
+	mi := &file_nodev1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5810,7 +6519,7 @@ func (x *CodeReport_FileChange) String() string {
 func (*CodeReport_FileChange) ProtoMessage() {}
 
 func (x *CodeReport_FileChange) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[82]
+	mi := &file_nodev1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5823,7 +6532,7 @@ func (x *CodeReport_FileChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_FileChange.ProtoReflect.Descriptor instead.
 func (*CodeReport_FileChange) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{32, 0}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{33, 0}
 }
 
 func (x *CodeReport_FileChange) GetPath() string {
@@ -5858,7 +6567,7 @@ type CodeReport_Data struct {
 
 func (x *CodeReport_Data) Reset() {
 	*x = CodeReport_Data{}
-	mi := &file_nodev1_node_proto_msgTypes[83]
+	mi := &file_nodev1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5870,7 +6579,7 @@ func (x *CodeReport_Data) String() string {
 func (*CodeReport_Data) ProtoMessage() {}
 
 func (x *CodeReport_Data) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[83]
+	mi := &file_nodev1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5883,7 +6592,7 @@ func (x *CodeReport_Data) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_Data.ProtoReflect.Descriptor instead.
 func (*CodeReport_Data) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{32, 1}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{33, 1}
 }
 
 func (x *CodeReport_Data) GetMime() string {
@@ -5917,7 +6626,7 @@ type CodeReport_Result struct {
 
 func (x *CodeReport_Result) Reset() {
 	*x = CodeReport_Result{}
-	mi := &file_nodev1_node_proto_msgTypes[84]
+	mi := &file_nodev1_node_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5929,7 +6638,7 @@ func (x *CodeReport_Result) String() string {
 func (*CodeReport_Result) ProtoMessage() {}
 
 func (x *CodeReport_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[84]
+	mi := &file_nodev1_node_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5942,7 +6651,7 @@ func (x *CodeReport_Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_Result.ProtoReflect.Descriptor instead.
 func (*CodeReport_Result) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{32, 2}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{33, 2}
 }
 
 func (x *CodeReport_Result) GetData() []*CodeReport_Data {
@@ -5970,7 +6679,7 @@ type CodeReport_Error struct {
 
 func (x *CodeReport_Error) Reset() {
 	*x = CodeReport_Error{}
-	mi := &file_nodev1_node_proto_msgTypes[85]
+	mi := &file_nodev1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5982,7 +6691,7 @@ func (x *CodeReport_Error) String() string {
 func (*CodeReport_Error) ProtoMessage() {}
 
 func (x *CodeReport_Error) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[85]
+	mi := &file_nodev1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5995,7 +6704,7 @@ func (x *CodeReport_Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_Error.ProtoReflect.Descriptor instead.
 func (*CodeReport_Error) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{32, 3}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{33, 3}
 }
 
 func (x *CodeReport_Error) GetName() string {
@@ -6024,14 +6733,15 @@ type ReadOutputResponse_Run struct {
 	Stream        uint32                 `protobuf:"varint,1,opt,name=stream,proto3" json:"stream,omitempty"`
 	Offset        int64                  `protobuf:"varint,2,opt,name=offset,proto3" json:"offset,omitempty"`
 	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
-	Gap           int64                  `protobuf:"varint,4,opt,name=gap,proto3" json:"gap,omitempty"` // bytes that were not kept, instead of data
+	Gap           int64                  `protobuf:"varint,4,opt,name=gap,proto3" json:"gap,omitempty"`                             // bytes that were not kept, instead of data
+	AtUnixMs      int64                  `protobuf:"varint,5,opt,name=at_unix_ms,json=atUnixMs,proto3" json:"at_unix_ms,omitempty"` // when the node got the first of it
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReadOutputResponse_Run) Reset() {
 	*x = ReadOutputResponse_Run{}
-	mi := &file_nodev1_node_proto_msgTypes[86]
+	mi := &file_nodev1_node_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6043,7 +6753,7 @@ func (x *ReadOutputResponse_Run) String() string {
 func (*ReadOutputResponse_Run) ProtoMessage() {}
 
 func (x *ReadOutputResponse_Run) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[86]
+	mi := &file_nodev1_node_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6056,7 +6766,7 @@ func (x *ReadOutputResponse_Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputResponse_Run.ProtoReflect.Descriptor instead.
 func (*ReadOutputResponse_Run) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{56, 0}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{57, 0}
 }
 
 func (x *ReadOutputResponse_Run) GetStream() uint32 {
@@ -6087,6 +6797,13 @@ func (x *ReadOutputResponse_Run) GetGap() int64 {
 	return 0
 }
 
+func (x *ReadOutputResponse_Run) GetAtUnixMs() int64 {
+	if x != nil {
+		return x.AtUnixMs
+	}
+	return 0
+}
+
 type SearchFilesResponse_Line struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Number        int64                  `protobuf:"varint,1,opt,name=number,proto3" json:"number,omitempty"`
@@ -6097,7 +6814,7 @@ type SearchFilesResponse_Line struct {
 
 func (x *SearchFilesResponse_Line) Reset() {
 	*x = SearchFilesResponse_Line{}
-	mi := &file_nodev1_node_proto_msgTypes[88]
+	mi := &file_nodev1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6109,7 +6826,7 @@ func (x *SearchFilesResponse_Line) String() string {
 func (*SearchFilesResponse_Line) ProtoMessage() {}
 
 func (x *SearchFilesResponse_Line) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[88]
+	mi := &file_nodev1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6122,7 +6839,7 @@ func (x *SearchFilesResponse_Line) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse_Line.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse_Line) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{69, 0}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{70, 0}
 }
 
 func (x *SearchFilesResponse_Line) GetNumber() int64 {
@@ -6149,7 +6866,7 @@ type SearchFilesResponse_Match struct {
 
 func (x *SearchFilesResponse_Match) Reset() {
 	*x = SearchFilesResponse_Match{}
-	mi := &file_nodev1_node_proto_msgTypes[89]
+	mi := &file_nodev1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6161,7 +6878,7 @@ func (x *SearchFilesResponse_Match) String() string {
 func (*SearchFilesResponse_Match) ProtoMessage() {}
 
 func (x *SearchFilesResponse_Match) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[89]
+	mi := &file_nodev1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6174,7 +6891,7 @@ func (x *SearchFilesResponse_Match) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse_Match.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse_Match) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{69, 1}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{70, 1}
 }
 
 func (x *SearchFilesResponse_Match) GetFile() *FileInfo {
@@ -6196,7 +6913,7 @@ var File_nodev1_node_proto protoreflect.FileDescriptor
 const file_nodev1_node_proto_rawDesc = "" +
 	"\n" +
 	"\x11nodev1/node.proto\x12\vcay.node.v1\"\x10\n" +
-	"\x0eGetInfoRequest\"\xff\x02\n" +
+	"\x0eGetInfoRequest\"\x9c\x03\n" +
 	"\x04Info\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\tR\bworkerId\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x1c\n" +
@@ -6212,12 +6929,13 @@ const file_nodev1_node_proto_rawDesc = "" +
 	" \x01(\bR\tcanFreeze\x12\x18\n" +
 	"\aadopted\x18\v \x01(\bR\aadopted\x12\x12\n" +
 	"\x04boot\x18\f \x01(\tR\x04boot\x12#\n" +
-	"\rmax_sandboxes\x18\r \x01(\x03R\fmaxSandboxes\"a\n" +
+	"\rmax_sandboxes\x18\r \x01(\x03R\fmaxSandboxes\x12\x1b\n" +
+	"\tcan_mount\x18\x0e \x01(\bR\bcanMount\"a\n" +
 	"\aRuntime\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\tR\aversion\x12\x14\n" +
 	"\x05image\x18\x03 \x01(\tR\x05image\x12\x12\n" +
-	"\x04exec\x18\x04 \x03(\tR\x04exec\"\xd1\x02\n" +
+	"\x04exec\x18\x04 \x03(\tR\x04exec\"\x85\x03\n" +
 	"\x04Spec\x12\x14\n" +
 	"\x05image\x18\x01 \x01(\tR\x05image\x12\x10\n" +
 	"\x03cpu\x18\x02 \x01(\x01R\x03cpu\x12\x1b\n" +
@@ -6229,10 +6947,15 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\aworkdir\x18\b \x01(\tR\aworkdir\x12'\n" +
 	"\x0fexplicit_limits\x18\t \x03(\tR\x0eexplicitLimits\x12\x1a\n" +
 	"\bhostname\x18\n" +
-	" \x01(\tR\bhostname\x1a6\n" +
+	" \x01(\tR\bhostname\x122\n" +
+	"\avolumes\x18\v \x03(\v2\x18.cay.node.v1.VolumeMountR\avolumes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x8e\x01\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"V\n" +
+	"\vVolumeMount\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1b\n" +
+	"\tread_only\x18\x03 \x01(\bR\breadOnly\"\x8e\x01\n" +
 	"\rCreateRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
@@ -6332,12 +7055,13 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\x04code\x18\x0e \x01(\v2\x15.cay.node.v1.CodeSpecR\x04code\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"]\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"{\n" +
 	"\bCodeSpec\x12\x1a\n" +
 	"\blanguage\x18\x01 \x01(\tR\blanguage\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\fR\x06source\x12\x1d\n" +
 	"\n" +
-	"context_id\x18\x03 \x01(\tR\tcontextId\"\xba\x02\n" +
+	"context_id\x18\x03 \x01(\tR\tcontextId\x12\x1c\n" +
+	"\tdirectory\x18\x04 \x01(\tR\tdirectory\"\xba\x02\n" +
 	"\fProcessInput\x121\n" +
 	"\x05start\x18\x01 \x01(\v2\x19.cay.node.v1.StartProcessH\x00R\x05start\x124\n" +
 	"\x06attach\x18\x02 \x01(\v2\x1a.cay.node.v1.AttachProcessH\x00R\x06attach\x12\x16\n" +
@@ -6421,11 +7145,13 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12!\n" +
-	"\fstdin_offset\x18\x04 \x01(\x03R\vstdinOffset\"J\n" +
+	"\fstdin_offset\x18\x04 \x01(\x03R\vstdinOffset\"h\n" +
 	"\x04Data\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
-	"\x04data\x18\x03 \x01(\fR\x04data\"Q\n" +
+	"\x04data\x18\x03 \x01(\fR\x04data\x12\x1c\n" +
+	"\n" +
+	"at_unix_ms\x18\x04 \x01(\x03R\batUnixMs\"Q\n" +
 	"\tOutputGap\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x14\n" +
@@ -6566,18 +7292,20 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\n" +
 	"process_id\x18\x02 \x01(\tR\tprocessId\x12\x16\n" +
 	"\x06offset\x18\x03 \x01(\x03R\x06offset\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x03R\x05limit\"\x9b\x02\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"\xb9\x02\n" +
 	"\x12ReadOutputResponse\x127\n" +
 	"\x04runs\x18\x01 \x03(\v2#.cay.node.v1.ReadOutputResponse.RunR\x04runs\x12\x1f\n" +
 	"\vnext_offset\x18\x02 \x01(\x03R\n" +
 	"nextOffset\x12\x1a\n" +
 	"\bproduced\x18\x03 \x01(\x03R\bproduced\x122\n" +
-	"\aprocess\x18\x04 \x01(\v2\x18.cay.node.v1.ProcessInfoR\aprocess\x1a[\n" +
+	"\aprocess\x18\x04 \x01(\v2\x18.cay.node.v1.ProcessInfoR\aprocess\x1ay\n" +
 	"\x03Run\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x12\n" +
 	"\x04data\x18\x03 \x01(\fR\x04data\x12\x10\n" +
-	"\x03gap\x18\x04 \x01(\x03R\x03gap\"\x88\x02\n" +
+	"\x03gap\x18\x04 \x01(\x03R\x03gap\x12\x1c\n" +
+	"\n" +
+	"at_unix_ms\x18\x05 \x01(\x03R\batUnixMs\"\x88\x02\n" +
 	"\x12OpenContextRequest\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
@@ -6719,7 +7447,40 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"WatchEvent\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x0e\n" +
-	"\x02to\x18\x03 \x01(\tR\x02to2\xc8\x11\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\"C\n" +
+	"\x13CreateVolumeRequest\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"s\n" +
+	"\x06Volume\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x1d\n" +
+	"\n" +
+	"used_bytes\x18\x03 \x01(\x03R\tusedBytes\x12\x1c\n" +
+	"\tsandboxes\x18\x04 \x03(\tR\tsandboxes\"\x14\n" +
+	"\x12ListVolumesRequest\"D\n" +
+	"\x13ListVolumesResponse\x12-\n" +
+	"\avolumes\x18\x01 \x03(\v2\x13.cay.node.v1.VolumeR\avolumes\"-\n" +
+	"\x13DeleteVolumeRequest\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\"\x16\n" +
+	"\x14DeleteVolumeResponse\"-\n" +
+	"\x13ExportVolumeRequest\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\"i\n" +
+	"\x14ExportVolumeResponse\x12\x14\n" +
+	"\x04data\x18\x01 \x01(\fH\x00R\x04data\x123\n" +
+	"\x06digest\x18\x02 \x01(\v2\x19.cay.node.v1.VolumeDigestH\x00R\x06digestB\x06\n" +
+	"\x04part\"<\n" +
+	"\fVolumeDigest\x12\x16\n" +
+	"\x06sha256\x18\x01 \x01(\tR\x06sha256\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\"\x88\x01\n" +
+	"\x13ImportVolumeRequest\x129\n" +
+	"\x06header\x18\x01 \x01(\v2\x1f.cay.node.v1.ImportVolumeHeaderH\x00R\x06header\x12\x14\n" +
+	"\x04data\x18\x02 \x01(\fH\x00R\x04data\x12\x18\n" +
+	"\x06commit\x18\x03 \x01(\bH\x00R\x06commitB\x06\n" +
+	"\x04part\"Z\n" +
+	"\x12ImportVolumeHeader\x12\x16\n" +
+	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x16\n" +
+	"\x06sha256\x18\x03 \x01(\tR\x06sha2562\xd6\x14\n" +
 	"\vNodeService\x129\n" +
 	"\aGetInfo\x12\x1b.cay.node.v1.GetInfoRequest\x1a\x11.cay.node.v1.Info\x12A\n" +
 	"\x06Create\x12\x1a.cay.node.v1.CreateRequest\x1a\x1b.cay.node.v1.CreateResponse\x12D\n" +
@@ -6755,7 +7516,12 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\vReadArchive\x12\x1f.cay.node.v1.ReadArchiveRequest\x1a .cay.node.v1.ReadArchiveResponse0\x01\x12U\n" +
 	"\fWriteArchive\x12 .cay.node.v1.WriteArchiveRequest\x1a!.cay.node.v1.WriteArchiveResponse(\x01\x12G\n" +
 	"\n" +
-	"WatchFiles\x12\x1e.cay.node.v1.WatchFilesRequest\x1a\x17.cay.node.v1.WatchEvent0\x01B2Z0github.com/cayhq/cay/internal/wire/nodev1;nodev1b\x06proto3"
+	"WatchFiles\x12\x1e.cay.node.v1.WatchFilesRequest\x1a\x17.cay.node.v1.WatchEvent0\x01\x12E\n" +
+	"\fCreateVolume\x12 .cay.node.v1.CreateVolumeRequest\x1a\x13.cay.node.v1.Volume\x12P\n" +
+	"\vListVolumes\x12\x1f.cay.node.v1.ListVolumesRequest\x1a .cay.node.v1.ListVolumesResponse\x12S\n" +
+	"\fDeleteVolume\x12 .cay.node.v1.DeleteVolumeRequest\x1a!.cay.node.v1.DeleteVolumeResponse\x12U\n" +
+	"\fExportVolume\x12 .cay.node.v1.ExportVolumeRequest\x1a!.cay.node.v1.ExportVolumeResponse0\x01\x12G\n" +
+	"\fImportVolume\x12 .cay.node.v1.ImportVolumeRequest\x1a\x13.cay.node.v1.Volume(\x01B2Z0github.com/cayhq/cay/internal/wire/nodev1;nodev1b\x06proto3"
 
 var (
 	file_nodev1_node_proto_rawDescOnce sync.Once
@@ -6769,212 +7535,238 @@ func file_nodev1_node_proto_rawDescGZIP() []byte {
 	return file_nodev1_node_proto_rawDescData
 }
 
-var file_nodev1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 90)
+var file_nodev1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 102)
 var file_nodev1_node_proto_goTypes = []any{
 	(*GetInfoRequest)(nil),            // 0: cay.node.v1.GetInfoRequest
 	(*Info)(nil),                      // 1: cay.node.v1.Info
 	(*Runtime)(nil),                   // 2: cay.node.v1.Runtime
 	(*Spec)(nil),                      // 3: cay.node.v1.Spec
-	(*CreateRequest)(nil),             // 4: cay.node.v1.CreateRequest
-	(*CreateResponse)(nil),            // 5: cay.node.v1.CreateResponse
-	(*DestroyRequest)(nil),            // 6: cay.node.v1.DestroyRequest
-	(*DestroyResponse)(nil),           // 7: cay.node.v1.DestroyResponse
-	(*FreezeRequest)(nil),             // 8: cay.node.v1.FreezeRequest
-	(*FreezeResponse)(nil),            // 9: cay.node.v1.FreezeResponse
-	(*ThawRequest)(nil),               // 10: cay.node.v1.ThawRequest
-	(*ThawResponse)(nil),              // 11: cay.node.v1.ThawResponse
-	(*ListRequest)(nil),               // 12: cay.node.v1.ListRequest
-	(*SandboxState)(nil),              // 13: cay.node.v1.SandboxState
-	(*ListResponse)(nil),              // 14: cay.node.v1.ListResponse
-	(*AdoptRequest)(nil),              // 15: cay.node.v1.AdoptRequest
-	(*AdoptResponse)(nil),             // 16: cay.node.v1.AdoptResponse
-	(*WatchRequest)(nil),              // 17: cay.node.v1.WatchRequest
-	(*Event)(nil),                     // 18: cay.node.v1.Event
-	(*Hello)(nil),                     // 19: cay.node.v1.Hello
-	(*Ended)(nil),                     // 20: cay.node.v1.Ended
-	(*Oom)(nil),                       // 21: cay.node.v1.Oom
-	(*Activity)(nil),                  // 22: cay.node.v1.Activity
-	(*Usage)(nil),                     // 23: cay.node.v1.Usage
-	(*ProcessSpec)(nil),               // 24: cay.node.v1.ProcessSpec
-	(*CodeSpec)(nil),                  // 25: cay.node.v1.CodeSpec
-	(*ProcessInput)(nil),              // 26: cay.node.v1.ProcessInput
-	(*StartProcess)(nil),              // 27: cay.node.v1.StartProcess
-	(*AttachProcess)(nil),             // 28: cay.node.v1.AttachProcess
-	(*Resize)(nil),                    // 29: cay.node.v1.Resize
-	(*SignalProcess)(nil),             // 30: cay.node.v1.SignalProcess
-	(*ProcessOutput)(nil),             // 31: cay.node.v1.ProcessOutput
-	(*CodeReport)(nil),                // 32: cay.node.v1.CodeReport
-	(*Started)(nil),                   // 33: cay.node.v1.Started
-	(*Data)(nil),                      // 34: cay.node.v1.Data
-	(*OutputGap)(nil),                 // 35: cay.node.v1.OutputGap
-	(*Exit)(nil),                      // 36: cay.node.v1.Exit
-	(*StreamError)(nil),               // 37: cay.node.v1.StreamError
-	(*ProcessInfo)(nil),               // 38: cay.node.v1.ProcessInfo
-	(*ListProcessesRequest)(nil),      // 39: cay.node.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),     // 40: cay.node.v1.ListProcessesResponse
-	(*SignalRequest)(nil),             // 41: cay.node.v1.SignalRequest
-	(*SignalResponse)(nil),            // 42: cay.node.v1.SignalResponse
-	(*FileInfo)(nil),                  // 43: cay.node.v1.FileInfo
-	(*StatRequest)(nil),               // 44: cay.node.v1.StatRequest
-	(*ListFilesRequest)(nil),          // 45: cay.node.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),         // 46: cay.node.v1.ListFilesResponse
-	(*MkdirRequest)(nil),              // 47: cay.node.v1.MkdirRequest
-	(*MoveRequest)(nil),               // 48: cay.node.v1.MoveRequest
-	(*RemoveRequest)(nil),             // 49: cay.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),            // 50: cay.node.v1.RemoveResponse
-	(*ReadFileRequest)(nil),           // 51: cay.node.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),          // 52: cay.node.v1.ReadFileResponse
-	(*WriteFileRequest)(nil),          // 53: cay.node.v1.WriteFileRequest
-	(*WriteFileHeader)(nil),           // 54: cay.node.v1.WriteFileHeader
-	(*ReadOutputRequest)(nil),         // 55: cay.node.v1.ReadOutputRequest
-	(*ReadOutputResponse)(nil),        // 56: cay.node.v1.ReadOutputResponse
-	(*OpenContextRequest)(nil),        // 57: cay.node.v1.OpenContextRequest
-	(*ListContextsRequest)(nil),       // 58: cay.node.v1.ListContextsRequest
-	(*ListContextsResponse)(nil),      // 59: cay.node.v1.ListContextsResponse
-	(*ContextRequest)(nil),            // 60: cay.node.v1.ContextRequest
-	(*ContextResponse)(nil),           // 61: cay.node.v1.ContextResponse
-	(*Context)(nil),                   // 62: cay.node.v1.Context
-	(*GetMetricsRequest)(nil),         // 63: cay.node.v1.GetMetricsRequest
-	(*GetMetricsResponse)(nil),        // 64: cay.node.v1.GetMetricsResponse
-	(*Sample)(nil),                    // 65: cay.node.v1.Sample
-	(*ReadLogsRequest)(nil),           // 66: cay.node.v1.ReadLogsRequest
-	(*LogEntry)(nil),                  // 67: cay.node.v1.LogEntry
-	(*SearchFilesRequest)(nil),        // 68: cay.node.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),       // 69: cay.node.v1.SearchFilesResponse
-	(*ChmodRequest)(nil),              // 70: cay.node.v1.ChmodRequest
-	(*ComposeRequest)(nil),            // 71: cay.node.v1.ComposeRequest
-	(*ReadArchiveRequest)(nil),        // 72: cay.node.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),       // 73: cay.node.v1.ReadArchiveResponse
-	(*WriteArchiveRequest)(nil),       // 74: cay.node.v1.WriteArchiveRequest
-	(*WriteArchiveHeader)(nil),        // 75: cay.node.v1.WriteArchiveHeader
-	(*WriteArchiveResponse)(nil),      // 76: cay.node.v1.WriteArchiveResponse
-	(*WatchFilesRequest)(nil),         // 77: cay.node.v1.WatchFilesRequest
-	(*WatchEvent)(nil),                // 78: cay.node.v1.WatchEvent
-	nil,                               // 79: cay.node.v1.Spec.EnvEntry
-	(*AdoptRequest_Known)(nil),        // 80: cay.node.v1.AdoptRequest.Known
-	nil,                               // 81: cay.node.v1.ProcessSpec.EnvEntry
-	(*CodeReport_FileChange)(nil),     // 82: cay.node.v1.CodeReport.FileChange
-	(*CodeReport_Data)(nil),           // 83: cay.node.v1.CodeReport.Data
-	(*CodeReport_Result)(nil),         // 84: cay.node.v1.CodeReport.Result
-	(*CodeReport_Error)(nil),          // 85: cay.node.v1.CodeReport.Error
-	(*ReadOutputResponse_Run)(nil),    // 86: cay.node.v1.ReadOutputResponse.Run
-	nil,                               // 87: cay.node.v1.OpenContextRequest.EnvEntry
-	(*SearchFilesResponse_Line)(nil),  // 88: cay.node.v1.SearchFilesResponse.Line
-	(*SearchFilesResponse_Match)(nil), // 89: cay.node.v1.SearchFilesResponse.Match
+	(*VolumeMount)(nil),               // 4: cay.node.v1.VolumeMount
+	(*CreateRequest)(nil),             // 5: cay.node.v1.CreateRequest
+	(*CreateResponse)(nil),            // 6: cay.node.v1.CreateResponse
+	(*DestroyRequest)(nil),            // 7: cay.node.v1.DestroyRequest
+	(*DestroyResponse)(nil),           // 8: cay.node.v1.DestroyResponse
+	(*FreezeRequest)(nil),             // 9: cay.node.v1.FreezeRequest
+	(*FreezeResponse)(nil),            // 10: cay.node.v1.FreezeResponse
+	(*ThawRequest)(nil),               // 11: cay.node.v1.ThawRequest
+	(*ThawResponse)(nil),              // 12: cay.node.v1.ThawResponse
+	(*ListRequest)(nil),               // 13: cay.node.v1.ListRequest
+	(*SandboxState)(nil),              // 14: cay.node.v1.SandboxState
+	(*ListResponse)(nil),              // 15: cay.node.v1.ListResponse
+	(*AdoptRequest)(nil),              // 16: cay.node.v1.AdoptRequest
+	(*AdoptResponse)(nil),             // 17: cay.node.v1.AdoptResponse
+	(*WatchRequest)(nil),              // 18: cay.node.v1.WatchRequest
+	(*Event)(nil),                     // 19: cay.node.v1.Event
+	(*Hello)(nil),                     // 20: cay.node.v1.Hello
+	(*Ended)(nil),                     // 21: cay.node.v1.Ended
+	(*Oom)(nil),                       // 22: cay.node.v1.Oom
+	(*Activity)(nil),                  // 23: cay.node.v1.Activity
+	(*Usage)(nil),                     // 24: cay.node.v1.Usage
+	(*ProcessSpec)(nil),               // 25: cay.node.v1.ProcessSpec
+	(*CodeSpec)(nil),                  // 26: cay.node.v1.CodeSpec
+	(*ProcessInput)(nil),              // 27: cay.node.v1.ProcessInput
+	(*StartProcess)(nil),              // 28: cay.node.v1.StartProcess
+	(*AttachProcess)(nil),             // 29: cay.node.v1.AttachProcess
+	(*Resize)(nil),                    // 30: cay.node.v1.Resize
+	(*SignalProcess)(nil),             // 31: cay.node.v1.SignalProcess
+	(*ProcessOutput)(nil),             // 32: cay.node.v1.ProcessOutput
+	(*CodeReport)(nil),                // 33: cay.node.v1.CodeReport
+	(*Started)(nil),                   // 34: cay.node.v1.Started
+	(*Data)(nil),                      // 35: cay.node.v1.Data
+	(*OutputGap)(nil),                 // 36: cay.node.v1.OutputGap
+	(*Exit)(nil),                      // 37: cay.node.v1.Exit
+	(*StreamError)(nil),               // 38: cay.node.v1.StreamError
+	(*ProcessInfo)(nil),               // 39: cay.node.v1.ProcessInfo
+	(*ListProcessesRequest)(nil),      // 40: cay.node.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),     // 41: cay.node.v1.ListProcessesResponse
+	(*SignalRequest)(nil),             // 42: cay.node.v1.SignalRequest
+	(*SignalResponse)(nil),            // 43: cay.node.v1.SignalResponse
+	(*FileInfo)(nil),                  // 44: cay.node.v1.FileInfo
+	(*StatRequest)(nil),               // 45: cay.node.v1.StatRequest
+	(*ListFilesRequest)(nil),          // 46: cay.node.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),         // 47: cay.node.v1.ListFilesResponse
+	(*MkdirRequest)(nil),              // 48: cay.node.v1.MkdirRequest
+	(*MoveRequest)(nil),               // 49: cay.node.v1.MoveRequest
+	(*RemoveRequest)(nil),             // 50: cay.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),            // 51: cay.node.v1.RemoveResponse
+	(*ReadFileRequest)(nil),           // 52: cay.node.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),          // 53: cay.node.v1.ReadFileResponse
+	(*WriteFileRequest)(nil),          // 54: cay.node.v1.WriteFileRequest
+	(*WriteFileHeader)(nil),           // 55: cay.node.v1.WriteFileHeader
+	(*ReadOutputRequest)(nil),         // 56: cay.node.v1.ReadOutputRequest
+	(*ReadOutputResponse)(nil),        // 57: cay.node.v1.ReadOutputResponse
+	(*OpenContextRequest)(nil),        // 58: cay.node.v1.OpenContextRequest
+	(*ListContextsRequest)(nil),       // 59: cay.node.v1.ListContextsRequest
+	(*ListContextsResponse)(nil),      // 60: cay.node.v1.ListContextsResponse
+	(*ContextRequest)(nil),            // 61: cay.node.v1.ContextRequest
+	(*ContextResponse)(nil),           // 62: cay.node.v1.ContextResponse
+	(*Context)(nil),                   // 63: cay.node.v1.Context
+	(*GetMetricsRequest)(nil),         // 64: cay.node.v1.GetMetricsRequest
+	(*GetMetricsResponse)(nil),        // 65: cay.node.v1.GetMetricsResponse
+	(*Sample)(nil),                    // 66: cay.node.v1.Sample
+	(*ReadLogsRequest)(nil),           // 67: cay.node.v1.ReadLogsRequest
+	(*LogEntry)(nil),                  // 68: cay.node.v1.LogEntry
+	(*SearchFilesRequest)(nil),        // 69: cay.node.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),       // 70: cay.node.v1.SearchFilesResponse
+	(*ChmodRequest)(nil),              // 71: cay.node.v1.ChmodRequest
+	(*ComposeRequest)(nil),            // 72: cay.node.v1.ComposeRequest
+	(*ReadArchiveRequest)(nil),        // 73: cay.node.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),       // 74: cay.node.v1.ReadArchiveResponse
+	(*WriteArchiveRequest)(nil),       // 75: cay.node.v1.WriteArchiveRequest
+	(*WriteArchiveHeader)(nil),        // 76: cay.node.v1.WriteArchiveHeader
+	(*WriteArchiveResponse)(nil),      // 77: cay.node.v1.WriteArchiveResponse
+	(*WatchFilesRequest)(nil),         // 78: cay.node.v1.WatchFilesRequest
+	(*WatchEvent)(nil),                // 79: cay.node.v1.WatchEvent
+	(*CreateVolumeRequest)(nil),       // 80: cay.node.v1.CreateVolumeRequest
+	(*Volume)(nil),                    // 81: cay.node.v1.Volume
+	(*ListVolumesRequest)(nil),        // 82: cay.node.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),       // 83: cay.node.v1.ListVolumesResponse
+	(*DeleteVolumeRequest)(nil),       // 84: cay.node.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),      // 85: cay.node.v1.DeleteVolumeResponse
+	(*ExportVolumeRequest)(nil),       // 86: cay.node.v1.ExportVolumeRequest
+	(*ExportVolumeResponse)(nil),      // 87: cay.node.v1.ExportVolumeResponse
+	(*VolumeDigest)(nil),              // 88: cay.node.v1.VolumeDigest
+	(*ImportVolumeRequest)(nil),       // 89: cay.node.v1.ImportVolumeRequest
+	(*ImportVolumeHeader)(nil),        // 90: cay.node.v1.ImportVolumeHeader
+	nil,                               // 91: cay.node.v1.Spec.EnvEntry
+	(*AdoptRequest_Known)(nil),        // 92: cay.node.v1.AdoptRequest.Known
+	nil,                               // 93: cay.node.v1.ProcessSpec.EnvEntry
+	(*CodeReport_FileChange)(nil),     // 94: cay.node.v1.CodeReport.FileChange
+	(*CodeReport_Data)(nil),           // 95: cay.node.v1.CodeReport.Data
+	(*CodeReport_Result)(nil),         // 96: cay.node.v1.CodeReport.Result
+	(*CodeReport_Error)(nil),          // 97: cay.node.v1.CodeReport.Error
+	(*ReadOutputResponse_Run)(nil),    // 98: cay.node.v1.ReadOutputResponse.Run
+	nil,                               // 99: cay.node.v1.OpenContextRequest.EnvEntry
+	(*SearchFilesResponse_Line)(nil),  // 100: cay.node.v1.SearchFilesResponse.Line
+	(*SearchFilesResponse_Match)(nil), // 101: cay.node.v1.SearchFilesResponse.Match
 }
 var file_nodev1_node_proto_depIdxs = []int32{
-	2,  // 0: cay.node.v1.Info.runtimes:type_name -> cay.node.v1.Runtime
-	79, // 1: cay.node.v1.Spec.env:type_name -> cay.node.v1.Spec.EnvEntry
-	3,  // 2: cay.node.v1.CreateRequest.spec:type_name -> cay.node.v1.Spec
-	23, // 3: cay.node.v1.DestroyResponse.usage:type_name -> cay.node.v1.Usage
-	13, // 4: cay.node.v1.ListResponse.sandboxes:type_name -> cay.node.v1.SandboxState
-	80, // 5: cay.node.v1.AdoptRequest.sandboxes:type_name -> cay.node.v1.AdoptRequest.Known
-	20, // 6: cay.node.v1.Event.ended:type_name -> cay.node.v1.Ended
-	21, // 7: cay.node.v1.Event.oom:type_name -> cay.node.v1.Oom
-	22, // 8: cay.node.v1.Event.activity:type_name -> cay.node.v1.Activity
-	19, // 9: cay.node.v1.Event.hello:type_name -> cay.node.v1.Hello
-	23, // 10: cay.node.v1.Ended.usage:type_name -> cay.node.v1.Usage
-	23, // 11: cay.node.v1.Activity.usage:type_name -> cay.node.v1.Usage
-	81, // 12: cay.node.v1.ProcessSpec.env:type_name -> cay.node.v1.ProcessSpec.EnvEntry
-	25, // 13: cay.node.v1.ProcessSpec.code:type_name -> cay.node.v1.CodeSpec
-	27, // 14: cay.node.v1.ProcessInput.start:type_name -> cay.node.v1.StartProcess
-	28, // 15: cay.node.v1.ProcessInput.attach:type_name -> cay.node.v1.AttachProcess
-	29, // 16: cay.node.v1.ProcessInput.resize:type_name -> cay.node.v1.Resize
-	30, // 17: cay.node.v1.ProcessInput.signal:type_name -> cay.node.v1.SignalProcess
-	24, // 18: cay.node.v1.StartProcess.spec:type_name -> cay.node.v1.ProcessSpec
-	33, // 19: cay.node.v1.ProcessOutput.started:type_name -> cay.node.v1.Started
-	34, // 20: cay.node.v1.ProcessOutput.data:type_name -> cay.node.v1.Data
-	35, // 21: cay.node.v1.ProcessOutput.gap:type_name -> cay.node.v1.OutputGap
-	36, // 22: cay.node.v1.ProcessOutput.exit:type_name -> cay.node.v1.Exit
-	37, // 23: cay.node.v1.ProcessOutput.error:type_name -> cay.node.v1.StreamError
-	32, // 24: cay.node.v1.ProcessOutput.report:type_name -> cay.node.v1.CodeReport
-	82, // 25: cay.node.v1.CodeReport.files_changed:type_name -> cay.node.v1.CodeReport.FileChange
-	84, // 26: cay.node.v1.CodeReport.results:type_name -> cay.node.v1.CodeReport.Result
-	85, // 27: cay.node.v1.CodeReport.error:type_name -> cay.node.v1.CodeReport.Error
-	36, // 28: cay.node.v1.ProcessInfo.exit:type_name -> cay.node.v1.Exit
-	38, // 29: cay.node.v1.ListProcessesResponse.processes:type_name -> cay.node.v1.ProcessInfo
-	43, // 30: cay.node.v1.ListFilesResponse.items:type_name -> cay.node.v1.FileInfo
-	43, // 31: cay.node.v1.ReadFileResponse.info:type_name -> cay.node.v1.FileInfo
-	54, // 32: cay.node.v1.WriteFileRequest.header:type_name -> cay.node.v1.WriteFileHeader
-	86, // 33: cay.node.v1.ReadOutputResponse.runs:type_name -> cay.node.v1.ReadOutputResponse.Run
-	38, // 34: cay.node.v1.ReadOutputResponse.process:type_name -> cay.node.v1.ProcessInfo
-	87, // 35: cay.node.v1.OpenContextRequest.env:type_name -> cay.node.v1.OpenContextRequest.EnvEntry
-	62, // 36: cay.node.v1.ListContextsResponse.items:type_name -> cay.node.v1.Context
-	65, // 37: cay.node.v1.GetMetricsResponse.samples:type_name -> cay.node.v1.Sample
-	89, // 38: cay.node.v1.SearchFilesResponse.items:type_name -> cay.node.v1.SearchFilesResponse.Match
-	75, // 39: cay.node.v1.WriteArchiveRequest.header:type_name -> cay.node.v1.WriteArchiveHeader
-	83, // 40: cay.node.v1.CodeReport.Result.data:type_name -> cay.node.v1.CodeReport.Data
-	43, // 41: cay.node.v1.SearchFilesResponse.Match.file:type_name -> cay.node.v1.FileInfo
-	88, // 42: cay.node.v1.SearchFilesResponse.Match.lines:type_name -> cay.node.v1.SearchFilesResponse.Line
-	0,  // 43: cay.node.v1.NodeService.GetInfo:input_type -> cay.node.v1.GetInfoRequest
-	4,  // 44: cay.node.v1.NodeService.Create:input_type -> cay.node.v1.CreateRequest
-	6,  // 45: cay.node.v1.NodeService.Destroy:input_type -> cay.node.v1.DestroyRequest
-	8,  // 46: cay.node.v1.NodeService.Freeze:input_type -> cay.node.v1.FreezeRequest
-	10, // 47: cay.node.v1.NodeService.Thaw:input_type -> cay.node.v1.ThawRequest
-	12, // 48: cay.node.v1.NodeService.List:input_type -> cay.node.v1.ListRequest
-	15, // 49: cay.node.v1.NodeService.Adopt:input_type -> cay.node.v1.AdoptRequest
-	17, // 50: cay.node.v1.NodeService.Watch:input_type -> cay.node.v1.WatchRequest
-	26, // 51: cay.node.v1.NodeService.Process:input_type -> cay.node.v1.ProcessInput
-	39, // 52: cay.node.v1.NodeService.ListProcesses:input_type -> cay.node.v1.ListProcessesRequest
-	41, // 53: cay.node.v1.NodeService.Signal:input_type -> cay.node.v1.SignalRequest
-	55, // 54: cay.node.v1.NodeService.ReadOutput:input_type -> cay.node.v1.ReadOutputRequest
-	57, // 55: cay.node.v1.NodeService.OpenContext:input_type -> cay.node.v1.OpenContextRequest
-	58, // 56: cay.node.v1.NodeService.ListContexts:input_type -> cay.node.v1.ListContextsRequest
-	60, // 57: cay.node.v1.NodeService.CloseContext:input_type -> cay.node.v1.ContextRequest
-	60, // 58: cay.node.v1.NodeService.InterruptContext:input_type -> cay.node.v1.ContextRequest
-	60, // 59: cay.node.v1.NodeService.RestartContext:input_type -> cay.node.v1.ContextRequest
-	63, // 60: cay.node.v1.NodeService.GetMetrics:input_type -> cay.node.v1.GetMetricsRequest
-	66, // 61: cay.node.v1.NodeService.ReadLogs:input_type -> cay.node.v1.ReadLogsRequest
-	44, // 62: cay.node.v1.NodeService.Stat:input_type -> cay.node.v1.StatRequest
-	45, // 63: cay.node.v1.NodeService.ListFiles:input_type -> cay.node.v1.ListFilesRequest
-	47, // 64: cay.node.v1.NodeService.Mkdir:input_type -> cay.node.v1.MkdirRequest
-	48, // 65: cay.node.v1.NodeService.Move:input_type -> cay.node.v1.MoveRequest
-	49, // 66: cay.node.v1.NodeService.Remove:input_type -> cay.node.v1.RemoveRequest
-	51, // 67: cay.node.v1.NodeService.ReadFile:input_type -> cay.node.v1.ReadFileRequest
-	53, // 68: cay.node.v1.NodeService.WriteFile:input_type -> cay.node.v1.WriteFileRequest
-	68, // 69: cay.node.v1.NodeService.SearchFiles:input_type -> cay.node.v1.SearchFilesRequest
-	70, // 70: cay.node.v1.NodeService.Chmod:input_type -> cay.node.v1.ChmodRequest
-	71, // 71: cay.node.v1.NodeService.Compose:input_type -> cay.node.v1.ComposeRequest
-	72, // 72: cay.node.v1.NodeService.ReadArchive:input_type -> cay.node.v1.ReadArchiveRequest
-	74, // 73: cay.node.v1.NodeService.WriteArchive:input_type -> cay.node.v1.WriteArchiveRequest
-	77, // 74: cay.node.v1.NodeService.WatchFiles:input_type -> cay.node.v1.WatchFilesRequest
-	1,  // 75: cay.node.v1.NodeService.GetInfo:output_type -> cay.node.v1.Info
-	5,  // 76: cay.node.v1.NodeService.Create:output_type -> cay.node.v1.CreateResponse
-	7,  // 77: cay.node.v1.NodeService.Destroy:output_type -> cay.node.v1.DestroyResponse
-	9,  // 78: cay.node.v1.NodeService.Freeze:output_type -> cay.node.v1.FreezeResponse
-	11, // 79: cay.node.v1.NodeService.Thaw:output_type -> cay.node.v1.ThawResponse
-	14, // 80: cay.node.v1.NodeService.List:output_type -> cay.node.v1.ListResponse
-	16, // 81: cay.node.v1.NodeService.Adopt:output_type -> cay.node.v1.AdoptResponse
-	18, // 82: cay.node.v1.NodeService.Watch:output_type -> cay.node.v1.Event
-	31, // 83: cay.node.v1.NodeService.Process:output_type -> cay.node.v1.ProcessOutput
-	40, // 84: cay.node.v1.NodeService.ListProcesses:output_type -> cay.node.v1.ListProcessesResponse
-	42, // 85: cay.node.v1.NodeService.Signal:output_type -> cay.node.v1.SignalResponse
-	56, // 86: cay.node.v1.NodeService.ReadOutput:output_type -> cay.node.v1.ReadOutputResponse
-	62, // 87: cay.node.v1.NodeService.OpenContext:output_type -> cay.node.v1.Context
-	59, // 88: cay.node.v1.NodeService.ListContexts:output_type -> cay.node.v1.ListContextsResponse
-	61, // 89: cay.node.v1.NodeService.CloseContext:output_type -> cay.node.v1.ContextResponse
-	62, // 90: cay.node.v1.NodeService.InterruptContext:output_type -> cay.node.v1.Context
-	62, // 91: cay.node.v1.NodeService.RestartContext:output_type -> cay.node.v1.Context
-	64, // 92: cay.node.v1.NodeService.GetMetrics:output_type -> cay.node.v1.GetMetricsResponse
-	67, // 93: cay.node.v1.NodeService.ReadLogs:output_type -> cay.node.v1.LogEntry
-	43, // 94: cay.node.v1.NodeService.Stat:output_type -> cay.node.v1.FileInfo
-	46, // 95: cay.node.v1.NodeService.ListFiles:output_type -> cay.node.v1.ListFilesResponse
-	43, // 96: cay.node.v1.NodeService.Mkdir:output_type -> cay.node.v1.FileInfo
-	43, // 97: cay.node.v1.NodeService.Move:output_type -> cay.node.v1.FileInfo
-	50, // 98: cay.node.v1.NodeService.Remove:output_type -> cay.node.v1.RemoveResponse
-	52, // 99: cay.node.v1.NodeService.ReadFile:output_type -> cay.node.v1.ReadFileResponse
-	43, // 100: cay.node.v1.NodeService.WriteFile:output_type -> cay.node.v1.FileInfo
-	69, // 101: cay.node.v1.NodeService.SearchFiles:output_type -> cay.node.v1.SearchFilesResponse
-	43, // 102: cay.node.v1.NodeService.Chmod:output_type -> cay.node.v1.FileInfo
-	43, // 103: cay.node.v1.NodeService.Compose:output_type -> cay.node.v1.FileInfo
-	73, // 104: cay.node.v1.NodeService.ReadArchive:output_type -> cay.node.v1.ReadArchiveResponse
-	76, // 105: cay.node.v1.NodeService.WriteArchive:output_type -> cay.node.v1.WriteArchiveResponse
-	78, // 106: cay.node.v1.NodeService.WatchFiles:output_type -> cay.node.v1.WatchEvent
-	75, // [75:107] is the sub-list for method output_type
-	43, // [43:75] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	2,   // 0: cay.node.v1.Info.runtimes:type_name -> cay.node.v1.Runtime
+	91,  // 1: cay.node.v1.Spec.env:type_name -> cay.node.v1.Spec.EnvEntry
+	4,   // 2: cay.node.v1.Spec.volumes:type_name -> cay.node.v1.VolumeMount
+	3,   // 3: cay.node.v1.CreateRequest.spec:type_name -> cay.node.v1.Spec
+	24,  // 4: cay.node.v1.DestroyResponse.usage:type_name -> cay.node.v1.Usage
+	14,  // 5: cay.node.v1.ListResponse.sandboxes:type_name -> cay.node.v1.SandboxState
+	92,  // 6: cay.node.v1.AdoptRequest.sandboxes:type_name -> cay.node.v1.AdoptRequest.Known
+	21,  // 7: cay.node.v1.Event.ended:type_name -> cay.node.v1.Ended
+	22,  // 8: cay.node.v1.Event.oom:type_name -> cay.node.v1.Oom
+	23,  // 9: cay.node.v1.Event.activity:type_name -> cay.node.v1.Activity
+	20,  // 10: cay.node.v1.Event.hello:type_name -> cay.node.v1.Hello
+	24,  // 11: cay.node.v1.Ended.usage:type_name -> cay.node.v1.Usage
+	24,  // 12: cay.node.v1.Activity.usage:type_name -> cay.node.v1.Usage
+	93,  // 13: cay.node.v1.ProcessSpec.env:type_name -> cay.node.v1.ProcessSpec.EnvEntry
+	26,  // 14: cay.node.v1.ProcessSpec.code:type_name -> cay.node.v1.CodeSpec
+	28,  // 15: cay.node.v1.ProcessInput.start:type_name -> cay.node.v1.StartProcess
+	29,  // 16: cay.node.v1.ProcessInput.attach:type_name -> cay.node.v1.AttachProcess
+	30,  // 17: cay.node.v1.ProcessInput.resize:type_name -> cay.node.v1.Resize
+	31,  // 18: cay.node.v1.ProcessInput.signal:type_name -> cay.node.v1.SignalProcess
+	25,  // 19: cay.node.v1.StartProcess.spec:type_name -> cay.node.v1.ProcessSpec
+	34,  // 20: cay.node.v1.ProcessOutput.started:type_name -> cay.node.v1.Started
+	35,  // 21: cay.node.v1.ProcessOutput.data:type_name -> cay.node.v1.Data
+	36,  // 22: cay.node.v1.ProcessOutput.gap:type_name -> cay.node.v1.OutputGap
+	37,  // 23: cay.node.v1.ProcessOutput.exit:type_name -> cay.node.v1.Exit
+	38,  // 24: cay.node.v1.ProcessOutput.error:type_name -> cay.node.v1.StreamError
+	33,  // 25: cay.node.v1.ProcessOutput.report:type_name -> cay.node.v1.CodeReport
+	94,  // 26: cay.node.v1.CodeReport.files_changed:type_name -> cay.node.v1.CodeReport.FileChange
+	96,  // 27: cay.node.v1.CodeReport.results:type_name -> cay.node.v1.CodeReport.Result
+	97,  // 28: cay.node.v1.CodeReport.error:type_name -> cay.node.v1.CodeReport.Error
+	37,  // 29: cay.node.v1.ProcessInfo.exit:type_name -> cay.node.v1.Exit
+	39,  // 30: cay.node.v1.ListProcessesResponse.processes:type_name -> cay.node.v1.ProcessInfo
+	44,  // 31: cay.node.v1.ListFilesResponse.items:type_name -> cay.node.v1.FileInfo
+	44,  // 32: cay.node.v1.ReadFileResponse.info:type_name -> cay.node.v1.FileInfo
+	55,  // 33: cay.node.v1.WriteFileRequest.header:type_name -> cay.node.v1.WriteFileHeader
+	98,  // 34: cay.node.v1.ReadOutputResponse.runs:type_name -> cay.node.v1.ReadOutputResponse.Run
+	39,  // 35: cay.node.v1.ReadOutputResponse.process:type_name -> cay.node.v1.ProcessInfo
+	99,  // 36: cay.node.v1.OpenContextRequest.env:type_name -> cay.node.v1.OpenContextRequest.EnvEntry
+	63,  // 37: cay.node.v1.ListContextsResponse.items:type_name -> cay.node.v1.Context
+	66,  // 38: cay.node.v1.GetMetricsResponse.samples:type_name -> cay.node.v1.Sample
+	101, // 39: cay.node.v1.SearchFilesResponse.items:type_name -> cay.node.v1.SearchFilesResponse.Match
+	76,  // 40: cay.node.v1.WriteArchiveRequest.header:type_name -> cay.node.v1.WriteArchiveHeader
+	81,  // 41: cay.node.v1.ListVolumesResponse.volumes:type_name -> cay.node.v1.Volume
+	88,  // 42: cay.node.v1.ExportVolumeResponse.digest:type_name -> cay.node.v1.VolumeDigest
+	90,  // 43: cay.node.v1.ImportVolumeRequest.header:type_name -> cay.node.v1.ImportVolumeHeader
+	95,  // 44: cay.node.v1.CodeReport.Result.data:type_name -> cay.node.v1.CodeReport.Data
+	44,  // 45: cay.node.v1.SearchFilesResponse.Match.file:type_name -> cay.node.v1.FileInfo
+	100, // 46: cay.node.v1.SearchFilesResponse.Match.lines:type_name -> cay.node.v1.SearchFilesResponse.Line
+	0,   // 47: cay.node.v1.NodeService.GetInfo:input_type -> cay.node.v1.GetInfoRequest
+	5,   // 48: cay.node.v1.NodeService.Create:input_type -> cay.node.v1.CreateRequest
+	7,   // 49: cay.node.v1.NodeService.Destroy:input_type -> cay.node.v1.DestroyRequest
+	9,   // 50: cay.node.v1.NodeService.Freeze:input_type -> cay.node.v1.FreezeRequest
+	11,  // 51: cay.node.v1.NodeService.Thaw:input_type -> cay.node.v1.ThawRequest
+	13,  // 52: cay.node.v1.NodeService.List:input_type -> cay.node.v1.ListRequest
+	16,  // 53: cay.node.v1.NodeService.Adopt:input_type -> cay.node.v1.AdoptRequest
+	18,  // 54: cay.node.v1.NodeService.Watch:input_type -> cay.node.v1.WatchRequest
+	27,  // 55: cay.node.v1.NodeService.Process:input_type -> cay.node.v1.ProcessInput
+	40,  // 56: cay.node.v1.NodeService.ListProcesses:input_type -> cay.node.v1.ListProcessesRequest
+	42,  // 57: cay.node.v1.NodeService.Signal:input_type -> cay.node.v1.SignalRequest
+	56,  // 58: cay.node.v1.NodeService.ReadOutput:input_type -> cay.node.v1.ReadOutputRequest
+	58,  // 59: cay.node.v1.NodeService.OpenContext:input_type -> cay.node.v1.OpenContextRequest
+	59,  // 60: cay.node.v1.NodeService.ListContexts:input_type -> cay.node.v1.ListContextsRequest
+	61,  // 61: cay.node.v1.NodeService.CloseContext:input_type -> cay.node.v1.ContextRequest
+	61,  // 62: cay.node.v1.NodeService.InterruptContext:input_type -> cay.node.v1.ContextRequest
+	61,  // 63: cay.node.v1.NodeService.RestartContext:input_type -> cay.node.v1.ContextRequest
+	64,  // 64: cay.node.v1.NodeService.GetMetrics:input_type -> cay.node.v1.GetMetricsRequest
+	67,  // 65: cay.node.v1.NodeService.ReadLogs:input_type -> cay.node.v1.ReadLogsRequest
+	45,  // 66: cay.node.v1.NodeService.Stat:input_type -> cay.node.v1.StatRequest
+	46,  // 67: cay.node.v1.NodeService.ListFiles:input_type -> cay.node.v1.ListFilesRequest
+	48,  // 68: cay.node.v1.NodeService.Mkdir:input_type -> cay.node.v1.MkdirRequest
+	49,  // 69: cay.node.v1.NodeService.Move:input_type -> cay.node.v1.MoveRequest
+	50,  // 70: cay.node.v1.NodeService.Remove:input_type -> cay.node.v1.RemoveRequest
+	52,  // 71: cay.node.v1.NodeService.ReadFile:input_type -> cay.node.v1.ReadFileRequest
+	54,  // 72: cay.node.v1.NodeService.WriteFile:input_type -> cay.node.v1.WriteFileRequest
+	69,  // 73: cay.node.v1.NodeService.SearchFiles:input_type -> cay.node.v1.SearchFilesRequest
+	71,  // 74: cay.node.v1.NodeService.Chmod:input_type -> cay.node.v1.ChmodRequest
+	72,  // 75: cay.node.v1.NodeService.Compose:input_type -> cay.node.v1.ComposeRequest
+	73,  // 76: cay.node.v1.NodeService.ReadArchive:input_type -> cay.node.v1.ReadArchiveRequest
+	75,  // 77: cay.node.v1.NodeService.WriteArchive:input_type -> cay.node.v1.WriteArchiveRequest
+	78,  // 78: cay.node.v1.NodeService.WatchFiles:input_type -> cay.node.v1.WatchFilesRequest
+	80,  // 79: cay.node.v1.NodeService.CreateVolume:input_type -> cay.node.v1.CreateVolumeRequest
+	82,  // 80: cay.node.v1.NodeService.ListVolumes:input_type -> cay.node.v1.ListVolumesRequest
+	84,  // 81: cay.node.v1.NodeService.DeleteVolume:input_type -> cay.node.v1.DeleteVolumeRequest
+	86,  // 82: cay.node.v1.NodeService.ExportVolume:input_type -> cay.node.v1.ExportVolumeRequest
+	89,  // 83: cay.node.v1.NodeService.ImportVolume:input_type -> cay.node.v1.ImportVolumeRequest
+	1,   // 84: cay.node.v1.NodeService.GetInfo:output_type -> cay.node.v1.Info
+	6,   // 85: cay.node.v1.NodeService.Create:output_type -> cay.node.v1.CreateResponse
+	8,   // 86: cay.node.v1.NodeService.Destroy:output_type -> cay.node.v1.DestroyResponse
+	10,  // 87: cay.node.v1.NodeService.Freeze:output_type -> cay.node.v1.FreezeResponse
+	12,  // 88: cay.node.v1.NodeService.Thaw:output_type -> cay.node.v1.ThawResponse
+	15,  // 89: cay.node.v1.NodeService.List:output_type -> cay.node.v1.ListResponse
+	17,  // 90: cay.node.v1.NodeService.Adopt:output_type -> cay.node.v1.AdoptResponse
+	19,  // 91: cay.node.v1.NodeService.Watch:output_type -> cay.node.v1.Event
+	32,  // 92: cay.node.v1.NodeService.Process:output_type -> cay.node.v1.ProcessOutput
+	41,  // 93: cay.node.v1.NodeService.ListProcesses:output_type -> cay.node.v1.ListProcessesResponse
+	43,  // 94: cay.node.v1.NodeService.Signal:output_type -> cay.node.v1.SignalResponse
+	57,  // 95: cay.node.v1.NodeService.ReadOutput:output_type -> cay.node.v1.ReadOutputResponse
+	63,  // 96: cay.node.v1.NodeService.OpenContext:output_type -> cay.node.v1.Context
+	60,  // 97: cay.node.v1.NodeService.ListContexts:output_type -> cay.node.v1.ListContextsResponse
+	62,  // 98: cay.node.v1.NodeService.CloseContext:output_type -> cay.node.v1.ContextResponse
+	63,  // 99: cay.node.v1.NodeService.InterruptContext:output_type -> cay.node.v1.Context
+	63,  // 100: cay.node.v1.NodeService.RestartContext:output_type -> cay.node.v1.Context
+	65,  // 101: cay.node.v1.NodeService.GetMetrics:output_type -> cay.node.v1.GetMetricsResponse
+	68,  // 102: cay.node.v1.NodeService.ReadLogs:output_type -> cay.node.v1.LogEntry
+	44,  // 103: cay.node.v1.NodeService.Stat:output_type -> cay.node.v1.FileInfo
+	47,  // 104: cay.node.v1.NodeService.ListFiles:output_type -> cay.node.v1.ListFilesResponse
+	44,  // 105: cay.node.v1.NodeService.Mkdir:output_type -> cay.node.v1.FileInfo
+	44,  // 106: cay.node.v1.NodeService.Move:output_type -> cay.node.v1.FileInfo
+	51,  // 107: cay.node.v1.NodeService.Remove:output_type -> cay.node.v1.RemoveResponse
+	53,  // 108: cay.node.v1.NodeService.ReadFile:output_type -> cay.node.v1.ReadFileResponse
+	44,  // 109: cay.node.v1.NodeService.WriteFile:output_type -> cay.node.v1.FileInfo
+	70,  // 110: cay.node.v1.NodeService.SearchFiles:output_type -> cay.node.v1.SearchFilesResponse
+	44,  // 111: cay.node.v1.NodeService.Chmod:output_type -> cay.node.v1.FileInfo
+	44,  // 112: cay.node.v1.NodeService.Compose:output_type -> cay.node.v1.FileInfo
+	74,  // 113: cay.node.v1.NodeService.ReadArchive:output_type -> cay.node.v1.ReadArchiveResponse
+	77,  // 114: cay.node.v1.NodeService.WriteArchive:output_type -> cay.node.v1.WriteArchiveResponse
+	79,  // 115: cay.node.v1.NodeService.WatchFiles:output_type -> cay.node.v1.WatchEvent
+	81,  // 116: cay.node.v1.NodeService.CreateVolume:output_type -> cay.node.v1.Volume
+	83,  // 117: cay.node.v1.NodeService.ListVolumes:output_type -> cay.node.v1.ListVolumesResponse
+	85,  // 118: cay.node.v1.NodeService.DeleteVolume:output_type -> cay.node.v1.DeleteVolumeResponse
+	87,  // 119: cay.node.v1.NodeService.ExportVolume:output_type -> cay.node.v1.ExportVolumeResponse
+	81,  // 120: cay.node.v1.NodeService.ImportVolume:output_type -> cay.node.v1.Volume
+	84,  // [84:121] is the sub-list for method output_type
+	47,  // [47:84] is the sub-list for method input_type
+	47,  // [47:47] is the sub-list for extension type_name
+	47,  // [47:47] is the sub-list for extension extendee
+	0,   // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_nodev1_node_proto_init() }
@@ -6982,13 +7774,13 @@ func file_nodev1_node_proto_init() {
 	if File_nodev1_node_proto != nil {
 		return
 	}
-	file_nodev1_node_proto_msgTypes[18].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[19].OneofWrappers = []any{
 		(*Event_Ended)(nil),
 		(*Event_Oom)(nil),
 		(*Event_Activity)(nil),
 		(*Event_Hello)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[26].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[27].OneofWrappers = []any{
 		(*ProcessInput_Start)(nil),
 		(*ProcessInput_Attach)(nil),
 		(*ProcessInput_Stdin)(nil),
@@ -6997,7 +7789,7 @@ func file_nodev1_node_proto_init() {
 		(*ProcessInput_Signal)(nil),
 		(*ProcessInput_Detach)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[31].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[32].OneofWrappers = []any{
 		(*ProcessOutput_Started)(nil),
 		(*ProcessOutput_Data)(nil),
 		(*ProcessOutput_Gap)(nil),
@@ -7005,19 +7797,28 @@ func file_nodev1_node_proto_init() {
 		(*ProcessOutput_Error)(nil),
 		(*ProcessOutput_Report)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[52].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[53].OneofWrappers = []any{
 		(*ReadFileResponse_Info)(nil),
 		(*ReadFileResponse_Data)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[53].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[54].OneofWrappers = []any{
 		(*WriteFileRequest_Header)(nil),
 		(*WriteFileRequest_Data)(nil),
 		(*WriteFileRequest_Commit)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[74].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[75].OneofWrappers = []any{
 		(*WriteArchiveRequest_Header)(nil),
 		(*WriteArchiveRequest_Data)(nil),
 		(*WriteArchiveRequest_Commit)(nil),
+	}
+	file_nodev1_node_proto_msgTypes[87].OneofWrappers = []any{
+		(*ExportVolumeResponse_Data)(nil),
+		(*ExportVolumeResponse_Digest)(nil),
+	}
+	file_nodev1_node_proto_msgTypes[89].OneofWrappers = []any{
+		(*ImportVolumeRequest_Header)(nil),
+		(*ImportVolumeRequest_Data)(nil),
+		(*ImportVolumeRequest_Commit)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -7025,7 +7826,7 @@ func file_nodev1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nodev1_node_proto_rawDesc), len(file_nodev1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   90,
+			NumMessages:   102,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -106,6 +106,20 @@ const (
 	NodeServiceWriteArchiveProcedure = "/cay.node.v1.NodeService/WriteArchive"
 	// NodeServiceWatchFilesProcedure is the fully-qualified name of the NodeService's WatchFiles RPC.
 	NodeServiceWatchFilesProcedure = "/cay.node.v1.NodeService/WatchFiles"
+	// NodeServiceCreateVolumeProcedure is the fully-qualified name of the NodeService's CreateVolume
+	// RPC.
+	NodeServiceCreateVolumeProcedure = "/cay.node.v1.NodeService/CreateVolume"
+	// NodeServiceListVolumesProcedure is the fully-qualified name of the NodeService's ListVolumes RPC.
+	NodeServiceListVolumesProcedure = "/cay.node.v1.NodeService/ListVolumes"
+	// NodeServiceDeleteVolumeProcedure is the fully-qualified name of the NodeService's DeleteVolume
+	// RPC.
+	NodeServiceDeleteVolumeProcedure = "/cay.node.v1.NodeService/DeleteVolume"
+	// NodeServiceExportVolumeProcedure is the fully-qualified name of the NodeService's ExportVolume
+	// RPC.
+	NodeServiceExportVolumeProcedure = "/cay.node.v1.NodeService/ExportVolume"
+	// NodeServiceImportVolumeProcedure is the fully-qualified name of the NodeService's ImportVolume
+	// RPC.
+	NodeServiceImportVolumeProcedure = "/cay.node.v1.NodeService/ImportVolume"
 )
 
 // NodeServiceClient is a client for the cay.node.v1.NodeService service.
@@ -156,6 +170,18 @@ type NodeServiceClient interface {
 	WriteArchive(context.Context) *connect.ClientStreamForClient[nodev1.WriteArchiveRequest, nodev1.WriteArchiveResponse]
 	// WatchFiles' first message has type ready.
 	WatchFiles(context.Context, *connect.Request[nodev1.WatchFilesRequest]) (*connect.ServerStreamForClient[nodev1.WatchEvent], error)
+	// A volume is a bounded file system that outlives sandboxes, who mount it. Its name is the caller's.
+	// CreateVolume makes an empty one; one that is there is found. Idempotent.
+	CreateVolume(context.Context, *connect.Request[nodev1.CreateVolumeRequest]) (*connect.Response[nodev1.Volume], error)
+	ListVolumes(context.Context, *connect.Request[nodev1.ListVolumesRequest]) (*connect.Response[nodev1.ListVolumesResponse], error)
+	// DeleteVolume removes it; failed_precondition (conflict) while a sandbox mounts it. An unknown one is gone. Idempotent.
+	DeleteVolume(context.Context, *connect.Request[nodev1.DeleteVolumeRequest]) (*connect.Response[nodev1.DeleteVolumeResponse], error)
+	// ExportVolume sends the volume as a compressed image, and at last its digest; conflict while a sandbox mounts it, and nobody can
+	// mount it meanwhile. The volume stays.
+	ExportVolume(context.Context, *connect.Request[nodev1.ExportVolumeRequest]) (*connect.ServerStreamForClient[nodev1.ExportVolumeResponse], error)
+	// ImportVolume makes the volume from what ExportVolume sent: header, data, commit. A volume that is there is replaced, conflict while
+	// it is mounted. Data whose digest is another than the header's makes nothing (unprocessable).
+	ImportVolume(context.Context) *connect.ClientStreamForClient[nodev1.ImportVolumeRequest, nodev1.Volume]
 }
 
 // NewNodeServiceClient constructs a client for the cay.node.v1.NodeService service. By default, it
@@ -361,6 +387,36 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			connect.WithSchema(nodeServiceMethods.ByName("WatchFiles")),
 			connect.WithClientOptions(opts...),
 		),
+		createVolume: connect.NewClient[nodev1.CreateVolumeRequest, nodev1.Volume](
+			httpClient,
+			baseURL+NodeServiceCreateVolumeProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("CreateVolume")),
+			connect.WithClientOptions(opts...),
+		),
+		listVolumes: connect.NewClient[nodev1.ListVolumesRequest, nodev1.ListVolumesResponse](
+			httpClient,
+			baseURL+NodeServiceListVolumesProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ListVolumes")),
+			connect.WithClientOptions(opts...),
+		),
+		deleteVolume: connect.NewClient[nodev1.DeleteVolumeRequest, nodev1.DeleteVolumeResponse](
+			httpClient,
+			baseURL+NodeServiceDeleteVolumeProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("DeleteVolume")),
+			connect.WithClientOptions(opts...),
+		),
+		exportVolume: connect.NewClient[nodev1.ExportVolumeRequest, nodev1.ExportVolumeResponse](
+			httpClient,
+			baseURL+NodeServiceExportVolumeProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ExportVolume")),
+			connect.WithClientOptions(opts...),
+		),
+		importVolume: connect.NewClient[nodev1.ImportVolumeRequest, nodev1.Volume](
+			httpClient,
+			baseURL+NodeServiceImportVolumeProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("ImportVolume")),
+			connect.WithClientOptions(opts...),
+		),
 	}
 }
 
@@ -398,6 +454,11 @@ type nodeServiceClient struct {
 	readArchive      *connect.Client[nodev1.ReadArchiveRequest, nodev1.ReadArchiveResponse]
 	writeArchive     *connect.Client[nodev1.WriteArchiveRequest, nodev1.WriteArchiveResponse]
 	watchFiles       *connect.Client[nodev1.WatchFilesRequest, nodev1.WatchEvent]
+	createVolume     *connect.Client[nodev1.CreateVolumeRequest, nodev1.Volume]
+	listVolumes      *connect.Client[nodev1.ListVolumesRequest, nodev1.ListVolumesResponse]
+	deleteVolume     *connect.Client[nodev1.DeleteVolumeRequest, nodev1.DeleteVolumeResponse]
+	exportVolume     *connect.Client[nodev1.ExportVolumeRequest, nodev1.ExportVolumeResponse]
+	importVolume     *connect.Client[nodev1.ImportVolumeRequest, nodev1.Volume]
 }
 
 // GetInfo calls cay.node.v1.NodeService.GetInfo.
@@ -560,6 +621,31 @@ func (c *nodeServiceClient) WatchFiles(ctx context.Context, req *connect.Request
 	return c.watchFiles.CallServerStream(ctx, req)
 }
 
+// CreateVolume calls cay.node.v1.NodeService.CreateVolume.
+func (c *nodeServiceClient) CreateVolume(ctx context.Context, req *connect.Request[nodev1.CreateVolumeRequest]) (*connect.Response[nodev1.Volume], error) {
+	return c.createVolume.CallUnary(ctx, req)
+}
+
+// ListVolumes calls cay.node.v1.NodeService.ListVolumes.
+func (c *nodeServiceClient) ListVolumes(ctx context.Context, req *connect.Request[nodev1.ListVolumesRequest]) (*connect.Response[nodev1.ListVolumesResponse], error) {
+	return c.listVolumes.CallUnary(ctx, req)
+}
+
+// DeleteVolume calls cay.node.v1.NodeService.DeleteVolume.
+func (c *nodeServiceClient) DeleteVolume(ctx context.Context, req *connect.Request[nodev1.DeleteVolumeRequest]) (*connect.Response[nodev1.DeleteVolumeResponse], error) {
+	return c.deleteVolume.CallUnary(ctx, req)
+}
+
+// ExportVolume calls cay.node.v1.NodeService.ExportVolume.
+func (c *nodeServiceClient) ExportVolume(ctx context.Context, req *connect.Request[nodev1.ExportVolumeRequest]) (*connect.ServerStreamForClient[nodev1.ExportVolumeResponse], error) {
+	return c.exportVolume.CallServerStream(ctx, req)
+}
+
+// ImportVolume calls cay.node.v1.NodeService.ImportVolume.
+func (c *nodeServiceClient) ImportVolume(ctx context.Context) *connect.ClientStreamForClient[nodev1.ImportVolumeRequest, nodev1.Volume] {
+	return c.importVolume.CallClientStream(ctx)
+}
+
 // NodeServiceHandler is an implementation of the cay.node.v1.NodeService service.
 type NodeServiceHandler interface {
 	GetInfo(context.Context, *connect.Request[nodev1.GetInfoRequest]) (*connect.Response[nodev1.Info], error)
@@ -608,6 +694,18 @@ type NodeServiceHandler interface {
 	WriteArchive(context.Context, *connect.ClientStream[nodev1.WriteArchiveRequest]) (*connect.Response[nodev1.WriteArchiveResponse], error)
 	// WatchFiles' first message has type ready.
 	WatchFiles(context.Context, *connect.Request[nodev1.WatchFilesRequest], *connect.ServerStream[nodev1.WatchEvent]) error
+	// A volume is a bounded file system that outlives sandboxes, who mount it. Its name is the caller's.
+	// CreateVolume makes an empty one; one that is there is found. Idempotent.
+	CreateVolume(context.Context, *connect.Request[nodev1.CreateVolumeRequest]) (*connect.Response[nodev1.Volume], error)
+	ListVolumes(context.Context, *connect.Request[nodev1.ListVolumesRequest]) (*connect.Response[nodev1.ListVolumesResponse], error)
+	// DeleteVolume removes it; failed_precondition (conflict) while a sandbox mounts it. An unknown one is gone. Idempotent.
+	DeleteVolume(context.Context, *connect.Request[nodev1.DeleteVolumeRequest]) (*connect.Response[nodev1.DeleteVolumeResponse], error)
+	// ExportVolume sends the volume as a compressed image, and at last its digest; conflict while a sandbox mounts it, and nobody can
+	// mount it meanwhile. The volume stays.
+	ExportVolume(context.Context, *connect.Request[nodev1.ExportVolumeRequest], *connect.ServerStream[nodev1.ExportVolumeResponse]) error
+	// ImportVolume makes the volume from what ExportVolume sent: header, data, commit. A volume that is there is replaced, conflict while
+	// it is mounted. Data whose digest is another than the header's makes nothing (unprocessable).
+	ImportVolume(context.Context, *connect.ClientStream[nodev1.ImportVolumeRequest]) (*connect.Response[nodev1.Volume], error)
 }
 
 // NewNodeServiceHandler builds an HTTP handler from the service implementation. It returns the path
@@ -809,6 +907,36 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		connect.WithSchema(nodeServiceMethods.ByName("WatchFiles")),
 		connect.WithHandlerOptions(opts...),
 	)
+	nodeServiceCreateVolumeHandler := connect.NewUnaryHandler(
+		NodeServiceCreateVolumeProcedure,
+		svc.CreateVolume,
+		connect.WithSchema(nodeServiceMethods.ByName("CreateVolume")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceListVolumesHandler := connect.NewUnaryHandler(
+		NodeServiceListVolumesProcedure,
+		svc.ListVolumes,
+		connect.WithSchema(nodeServiceMethods.ByName("ListVolumes")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceDeleteVolumeHandler := connect.NewUnaryHandler(
+		NodeServiceDeleteVolumeProcedure,
+		svc.DeleteVolume,
+		connect.WithSchema(nodeServiceMethods.ByName("DeleteVolume")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceExportVolumeHandler := connect.NewServerStreamHandler(
+		NodeServiceExportVolumeProcedure,
+		svc.ExportVolume,
+		connect.WithSchema(nodeServiceMethods.ByName("ExportVolume")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceImportVolumeHandler := connect.NewClientStreamHandler(
+		NodeServiceImportVolumeProcedure,
+		svc.ImportVolume,
+		connect.WithSchema(nodeServiceMethods.ByName("ImportVolume")),
+		connect.WithHandlerOptions(opts...),
+	)
 	return "/cay.node.v1.NodeService/", http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case NodeServiceGetInfoProcedure:
@@ -875,6 +1003,16 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceWriteArchiveHandler.ServeHTTP(w, r)
 		case NodeServiceWatchFilesProcedure:
 			nodeServiceWatchFilesHandler.ServeHTTP(w, r)
+		case NodeServiceCreateVolumeProcedure:
+			nodeServiceCreateVolumeHandler.ServeHTTP(w, r)
+		case NodeServiceListVolumesProcedure:
+			nodeServiceListVolumesHandler.ServeHTTP(w, r)
+		case NodeServiceDeleteVolumeProcedure:
+			nodeServiceDeleteVolumeHandler.ServeHTTP(w, r)
+		case NodeServiceExportVolumeProcedure:
+			nodeServiceExportVolumeHandler.ServeHTTP(w, r)
+		case NodeServiceImportVolumeProcedure:
+			nodeServiceImportVolumeHandler.ServeHTTP(w, r)
 		default:
 			http.NotFound(w, r)
 		}
@@ -1010,4 +1148,24 @@ func (UnimplementedNodeServiceHandler) WriteArchive(context.Context, *connect.Cl
 
 func (UnimplementedNodeServiceHandler) WatchFiles(context.Context, *connect.Request[nodev1.WatchFilesRequest], *connect.ServerStream[nodev1.WatchEvent]) error {
 	return connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.WatchFiles is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) CreateVolume(context.Context, *connect.Request[nodev1.CreateVolumeRequest]) (*connect.Response[nodev1.Volume], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.CreateVolume is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ListVolumes(context.Context, *connect.Request[nodev1.ListVolumesRequest]) (*connect.Response[nodev1.ListVolumesResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.ListVolumes is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) DeleteVolume(context.Context, *connect.Request[nodev1.DeleteVolumeRequest]) (*connect.Response[nodev1.DeleteVolumeResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.DeleteVolume is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ExportVolume(context.Context, *connect.Request[nodev1.ExportVolumeRequest], *connect.ServerStream[nodev1.ExportVolumeResponse]) error {
+	return connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.ExportVolume is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) ImportVolume(context.Context, *connect.ClientStream[nodev1.ImportVolumeRequest]) (*connect.Response[nodev1.Volume], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.ImportVolume is not implemented"))
 }
