@@ -65,6 +65,7 @@ type Code struct {
 	Argv      []string // what runs it; the program's file follows. Of no meaning with a context
 	Source    []byte
 	ContextID string // the context that it runs in; "": none
+	Directory string // where its file lies while it runs, for everybody to read and nobody but root to change; "": in a private place
 }
 
 // ProcessExit is how a process ended. Codes follow the shell's custom: 128+N for signal N, 127 not found, 126 not executable.

@@ -70,7 +70,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.processes = processes
 	a.contexts = interpreter.New(interpreter.Config{
-		Processes: processes, Scratch: c.Scratch, Roots: []string{"/workspace", "/output"}, Notable: a.log.Warn,
+		Processes: processes, Scratch: c.Scratch, Roots: []string{"/workspace", "/output", cay.SessionPath}, Notable: a.log.Warn,
 	})
 	a.files = files.New(c.Users, a.user)
 	return a, nil

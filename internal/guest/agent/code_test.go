@@ -53,6 +53,69 @@ func TestAProgramRunsInEachLanguageAndLeavesNoFile(t *testing.T) {
 	})
 }
 
+func TestAProgramLiesInTheDirectoryItAskedForAndNobodyButRootCanChangeIt(t *testing.T) {
+	n := gvisor(t)
+	in := func(directory string) func(*guestv1.Start) {
+		return func(s *guestv1.Start) { s.Code.Directory, s.Cwd = directory, "/workspace" }
+	}
+	o := n.program("python", `
+import os, stat
+print(__file__, os.getcwd(), os.getuid() != 0)
+for p in ('/sandbox', __file__):
+    s = os.stat(p)
+    print(oct(s.st_mode & 0o7777), s.st_uid, s.st_gid)
+for what, attempt in {
+    'write': lambda: open(__file__, 'w'), 'append': lambda: open(__file__, 'a'), 'remove': lambda: os.remove(__file__),
+    'rename': lambda: os.rename(__file__, '/sandbox/other'), 'chmod': lambda: os.chmod(__file__, 0o777), 'create': lambda: open('/sandbox/x', 'w'),
+    'rmdir': lambda: os.rename('/sandbox', '/workspace/sandbox'), 'replace': lambda: os.replace('/workspace', '/sandbox'),
+}.items():
+    try:
+        attempt()
+        print(what, 'worked')
+    except OSError:
+        pass
+print(open(__file__).read().startswith('\nimport os'))`, in("/sandbox"))
+	if want := "/sandbox/main.py /workspace True\n0o755 0 0\n0o444 0 0\nTrue\n"; o.out != want || o.exit.Code != 0 {
+		t.Errorf("got %q %q, want %q", o.out, o.err, want)
+	}
+	if out := n.sh("ls -A /sandbox"); out != "" {
+		t.Errorf("left: %s", out)
+	}
+	for language, source := range map[string]string{
+		"javascript": "console.log(__filename)", "bash": "echo $0", "php": "echo __FILE__ . PHP_EOL;", "ruby": "puts __FILE__",
+	} {
+		if o := n.program(language, source, in("/sandbox")); !strings.HasPrefix(o.out, "/sandbox/main.") {
+			t.Errorf("%s: %q %q", language, o.out, o.err)
+		}
+	}
+	n.sh("echo 'x = 7' > /workspace/fromcwd.py; mkdir -p /workspace/own; ln -s own /workspace/link")
+	n.run(&guestv1.Start{Shell: "echo 'y = 8' > /sandbox/beside.py", User: "root"})
+	if o := n.program("python", "import fromcwd, beside; print(fromcwd.x, beside.y)", in("/sandbox")); o.out != "7 8\n" {
+		t.Errorf("modules: %q %q", o.out, o.err)
+	}
+
+	running := n.start(&guestv1.Start{Shell: "", Code: &guestv1.Code{
+		Language: "sh", Argv: requireInterpreter(t, "sh"), Source: []byte("echo here; sleep 1000"), Directory: "/sandbox"}})
+	running.says("here")
+	for directory, reason := range map[string]string{
+		"/sandbox": "conflict", "/workspace/own": "unprocessable", "/workspace/link/x": "unprocessable", "/tmp/x": "unprocessable",
+		"relative": "unprocessable", "/a/../b": "unprocessable", "/": "unprocessable", "/etc/passwd": "unprocessable",
+	} {
+		_, r := n.try(&guestv1.Start{Code: &guestv1.Code{Language: "sh", Argv: requireInterpreter(t, "sh"), Source: []byte("true"), Directory: directory}})
+		if p := r.GetProblem(); p.GetReason() != reason || p.GetField() != "directory" {
+			t.Errorf("%s: %v", directory, r)
+		}
+	}
+	if out := n.sh("cat /sandbox/main.sh"); !strings.HasPrefix(out, "echo here") {
+		t.Errorf("the running program's file has become %q", out)
+	}
+	if _, r := n.try(&guestv1.Start{Code: &guestv1.Code{ContextId: n.open("python").id, Source: []byte("1"), Directory: "/sandbox"}}); r.GetProblem().GetField() != "directory" {
+		t.Errorf("in a context: %v", r)
+	}
+	running.signal(9, true)
+	running.wait()
+}
+
 func TestAProgramFindsModulesInItsWorkingDirectory(t *testing.T) {
 	everywhere(t, func(t *testing.T, n *node) {
 		n.sh("mkdir -p d node_modules/pack; echo 'x = 7' > d/helper.py; echo 'module.exports = 8' > node_modules/pack/index.js; echo 'y = 9' > helper2.py")

@@ -25,8 +25,12 @@ func (c *Contexts) Run(req *guestv1.Start, started func(*guestv1.Started)) error
 	switch code := req.Code; {
 	case len(req.Argv) > 0 || req.Shell != "":
 		return cay.Errorf(cay.Unprocessable, "a start has either code or a command")
+	case code.ContextId != "" && code.Directory != "":
+		return cay.Errorf(cay.Unprocessable, "a program in a context has no file, and so no directory").On("directory")
 	case code.ContextId != "":
 		return c.enqueue(req, started)
+	case !cleanDirectory(code.Directory):
+		return cay.Errorf(cay.Unprocessable, "%q is no directory that a program can lie in", code.Directory).On("directory")
 	case len(code.Argv) == 0:
 		return cay.Errorf(cay.Unprocessable, "there is nothing that runs %s in the sandbox", code.Language).On("language")
 	}
@@ -39,7 +43,13 @@ func (p *program) Prepare(account user.Account, cwd string, env map[string]strin
 	if err != nil {
 		return nil, err
 	}
-	if p.file, err = p.contexts.store(complete(p.code.Language, source), extension(p.code.Language, source), account); err != nil {
+	whole, ext := complete(p.code.Language, source), extension(p.code.Language, source)
+	if p.code.Directory != "" {
+		p.file, err = publish(whole, ext, p.code.Directory)
+	} else {
+		p.file, err = p.contexts.store(whole, ext, account)
+	}
+	if err != nil {
 		return nil, err
 	}
 	surround(p.code.Language, cwd, env)

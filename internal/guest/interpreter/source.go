@@ -2,11 +2,13 @@ package interpreter
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path"
 	"regexp"
+	"strings"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/guest/user"
@@ -84,6 +86,54 @@ func (c *Contexts) store(source []byte, extension string, account user.Account) 
 		return "", cay.Errorf(cay.Unprocessable, "keep the program for its interpreter: %w", err)
 	}
 	return name, nil
+}
+
+// publish writes a program to directory, which everybody may enter and read and nobody but root may change, and returns its path.
+// Whoever gets it removes it. One program at a time can lie there.
+func publish(source []byte, extension, directory string) (string, error) {
+	if err := openToAll(directory); err != nil {
+		return "", err
+	}
+	name := path.Join(directory, "main"+extension)
+	file, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o444)
+	if os.IsExist(err) {
+		return "", cay.Errorf(cay.Conflict, "there is a program at %s already", name).On("directory")
+	}
+	if err == nil {
+		_, err = file.Write(source)
+		if err = errors.Join(err, file.Close()); err != nil {
+			_ = os.Remove(name)
+		}
+	}
+	if err != nil {
+		return "", cay.Errorf(cay.Unprocessable, "keep the program in its directory: %w", err).On("directory")
+	}
+	return name, nil
+}
+
+// openToAll makes a directory and those above it. They have to be the agent's own, changeable by nobody else: only then what lies below
+// cannot be exchanged by those who read it.
+func openToAll(directory string) error {
+	at := "/"
+	for _, part := range strings.Split(directory[1:], "/") {
+		at = path.Join(at, part)
+		if err := os.Mkdir(at, 0o755); err != nil && !os.IsExist(err) {
+			return cay.Errorf(cay.Unprocessable, "make the program's directory: %w", err).On("directory")
+		}
+		var st unix.Stat_t
+		if err := unix.Lstat(at, &st); err != nil {
+			return cay.Errorf(cay.Unprocessable, "make the program's directory: %s: %w", at, err).On("directory")
+		}
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Uid != uint32(os.Geteuid()) || st.Mode&0o022 != 0 {
+			return cay.Errorf(cay.Unprocessable, "a program cannot lie below %s, which others than root can change", at).On("directory")
+		}
+	}
+	return nil
+}
+
+// cleanDirectory reports whether a program may ask for the directory; "" is none.
+func cleanDirectory(directory string) bool {
+	return directory == "" || path.IsAbs(directory) && path.Clean(directory) == directory && directory != "/" && !strings.ContainsRune(directory, 0)
 }
 
 // scratch makes the directory of programs' files: others may enter it but not list it.

@@ -16,7 +16,7 @@ func (s *Session) codeOf(ctx context.Context, p *Process, c *cay.Code) (*guestv1
 	if c == nil {
 		return nil, nil
 	}
-	code := &guestv1.Code{Language: c.Language, Argv: c.Argv, Source: c.Source, ContextId: c.ContextID}
+	code := &guestv1.Code{Language: c.Language, Argv: c.Argv, Source: c.Source, ContextId: c.ContextID, Directory: c.Directory}
 	if len(c.Source) <= inlineSource {
 		return code, nil
 	}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"path"
 	"slices"
 	"strings"
 
@@ -24,7 +25,10 @@ var stateful = map[string]bool{"python": true, "javascript": true, "typescript":
 
 // code finds out what runs a program in a sandbox.
 func (w *Worker) code(ctx context.Context, session *router.Session, sandbox string, c *nodev1.CodeSpec) (*cay.Code, error) {
-	code := &cay.Code{Language: c.Language, Source: c.Source, ContextID: c.ContextId}
+	code := &cay.Code{Language: c.Language, Source: c.Source, ContextID: c.ContextId, Directory: c.Directory}
+	if err := checkDirectory(code); err != nil {
+		return nil, err
+	}
 	if c.ContextId != "" {
 		info, err := session.Context(ctx, c.ContextId)
 		if err != nil {
@@ -39,6 +43,22 @@ func (w *Worker) code(ctx context.Context, session *router.Session, sandbox stri
 	var err error
 	code.Language, code.Argv, err = w.interpreter(sandbox, c.Language, false)
 	return code, err
+}
+
+// maxDirectory bounds the path of a program's directory, in bytes.
+const maxDirectory = 1024
+
+// checkDirectory refuses a directory that no program's file can lie in.
+func checkDirectory(c *cay.Code) error {
+	switch dir := c.Directory; {
+	case dir == "":
+		return nil
+	case c.ContextID != "":
+		return cay.Errorf(cay.InvalidRequest, "a program in a context has no file, and so no directory").On("directory")
+	case !path.IsAbs(dir) || path.Clean(dir) != dir || dir == "/" || len(dir) > maxDirectory || strings.ContainsRune(dir, 0):
+		return cay.Errorf(cay.InvalidRequest, "a program's directory is a clean absolute path of at most %d bytes", maxDirectory).On("directory")
+	}
+	return nil
 }
 
 // interpreter is the command that runs a language in a sandbox; keeps: and keeps its state, for a context.

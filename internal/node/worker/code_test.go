@@ -1,6 +1,7 @@
 package worker_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -74,6 +75,28 @@ func TestALanguageThatTheImageLacksIsRefusedWithThoseItHas(t *testing.T) {
 	_, err = n.OpenContext(t.Context(), connect.NewRequest(&nodev1.OpenContextRequest{SandboxId: sandbox, ContextId: "ctx_1", Language: "go"}))
 	if err = noderpc.Decode(err); cay.ReasonOf(err) != cay.Unprocessable || !strings.HasSuffix(err.Error(), "its image has: python") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestAProgramsDirectoryReachesTheAgentAndABadOneIsRefused(t *testing.T) {
+	d := newFakeDriver()
+	d.scripts["python"] = func(*agenttest.Process) *guestv1.Exited { return nil }
+	n := startNode(t, d, t.TempDir(), withRuntimes)
+	sandbox := n.create()
+	s := n.process(t.Context(), startInput(sandbox, code(&nodev1.CodeSpec{Directory: "/sandbox"}, true)))
+	s.next()
+	if got := d.of(sandbox).agent.Starts()[0].Code.Directory; got != "/sandbox" {
+		t.Errorf("the agent was told %q", got)
+	}
+	for _, spec := range []*nodev1.CodeSpec{
+		{Directory: "sandbox"}, {Directory: "/"}, {Directory: "/a/"}, {Directory: "/a/../b"}, {Directory: "/a\x00"}, {Directory: "/" + strings.Repeat("a", 1024)},
+		{Directory: "/sandbox", ContextId: "ctx_1"},
+	} {
+		_, err := n.process(t.Context(), startInput(sandbox, code(spec, true))).Receive()
+		var refused *cay.Error
+		if !errors.As(noderpc.Decode(err), &refused) || refused.Reason != cay.InvalidRequest || refused.Field != "directory" {
+			t.Errorf("%v: %v", spec, err)
+		}
 	}
 }
 
