@@ -113,7 +113,7 @@ type Sandbox struct {
 	Status       Status
 	StatusReason StatusReason // set once it is TERMINATING, TERMINATED or FAILED
 	WorkerID     ID           // "" until placed
-	NearWorker   ID           // where its session's volume was when it was asked for; "": anywhere is as good
+	NearWorker   ID           // where its session's volume is, and it has to be as well; "": anywhere
 
 	CreatedAt    time.Time
 	ReadyAt      time.Time // zero until READY

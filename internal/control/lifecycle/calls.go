@@ -14,21 +14,47 @@ const (
 	maxPage     = 200
 )
 
-// Create checks the request against limits and quota, fills in defaults, and writes the row CREATING. It does not wait.
+// Create checks the request against limits and quota, fills in defaults, and writes the row CREATING. It does not wait. Where the
+// request names the id, a sandbox of that id which serves the same is the answer, whatever has become of it. One that serves a job or a
+// session does not count as the project's own.
 func (s *Sandboxes) Create(ctx context.Context, project cay.ID, req cay.CreateSandbox) (*cay.Sandbox, error) {
+	id, most := req.ID, s.cfg.MaxSandboxes
+	if id == "" {
+		id = cay.NewID(cay.PrefixSandbox)
+	} else if sb, err := s.made(ctx, project, req); err == nil || cay.ReasonOf(err) != cay.NotFound {
+		return sb, err
+	}
+	if req.ManagedBy != "" {
+		most = 0
+	}
 	spec, queueWait, err := s.resolve(req)
 	if err != nil {
 		return nil, err
 	}
 	at := now()
 	sb := &cay.Sandbox{
-		ID: cay.NewID(cay.PrefixSandbox), ProjectID: project, Spec: spec, Status: cay.Creating,
+		ID: id, ProjectID: project, Spec: spec, Status: cay.Creating,
 		CreatedAt: at, LastActiveAt: at, QueueDeadline: at.Add(queueWait), Op: cay.OpCreate, Version: 1,
 	}
-	if err := s.store.InsertSandbox(ctx, sb, s.cfg.MaxSandboxes, s.cfg.MaxQueued); err != nil {
+	if err := s.store.InsertSandbox(ctx, sb, most, s.cfg.MaxQueued); err != nil {
+		if req.ID != "" && cay.ReasonOf(err) == cay.AlreadyExists {
+			return s.made(ctx, project, req) // by a call at the same time
+		}
 		return nil, err
 	}
 	s.publish(sb, nil)
+	return s.seen(sb), nil
+}
+
+// made finds what an earlier create of the same id has made; cay.NotFound when there was none.
+func (s *Sandboxes) made(ctx context.Context, project cay.ID, req cay.CreateSandbox) (*cay.Sandbox, error) {
+	sb, err := s.store.Sandbox(ctx, req.ID)
+	if err != nil {
+		return nil, err
+	}
+	if sb.ProjectID != project || sb.Spec.ManagedBy != req.ManagedBy {
+		return nil, cay.Errorf(cay.AlreadyExists, "there is a sandbox %s already, and it serves something else", req.ID)
+	}
 	return s.seen(sb), nil
 }
 
@@ -291,7 +317,7 @@ func (s *Sandboxes) SetTimeout(ctx context.Context, project, id cay.ID, ttl time
 
 // Update changes what PATCH may change.
 func (s *Sandboxes) Update(ctx context.Context, project, id cay.ID, u cay.UpdateSandbox) (*cay.Sandbox, error) {
-	if err := checkMetadata(u.Metadata); err != nil {
+	if err := cay.CheckMetadata(u.Metadata); err != nil {
 		return nil, err
 	}
 	if u.IdleTimeout != nil {

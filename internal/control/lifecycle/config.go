@@ -42,15 +42,13 @@ func DefaultConfig() Config {
 }
 
 const (
-	maxQueueWait   = time.Hour
-	maxSeconds     = 1 << 31 // of any duration in a request
-	maxMetadata    = 64      // keys
-	maxMetadataLen = 1 << 10 // bytes of one key and its value
-	minCPU         = 0.01    // cores: 1 ms of each 100 ms
-	minMemoryMB    = 16
-	minDiskGB      = 0.01
-	minPids        = 8
-	maxWorkdir     = 4096 // bytes
+	maxQueueWait = time.Hour
+	maxSeconds   = 1 << 31 // of any duration in a request
+	minCPU       = 0.01    // cores: 1 ms of each 100 ms
+	minMemoryMB  = 16
+	minDiskGB    = 0.01
+	minPids      = 8
+	maxWorkdir   = 4096 // bytes
 
 	// activityLag is how late a node's word that a sandbox is in use may come: it speaks at most once a second for each.
 	activityLag = 1250 * time.Millisecond

@@ -27,6 +27,7 @@ func (s *Sandboxes) resolve(req cay.CreateSandbox) (cay.SandboxSpec, time.Durati
 		func() error { return s.resolveLimits(&spec, req) },
 		func() error { return s.resolveClocks(&spec, req, &queueWait) },
 		func() error { return resolveGuest(&spec, req) },
+		func() error { return resolveSession(&spec, req, workers) },
 		func() error { return s.fits(&spec, workers) },
 	} {
 		if err := step(); err != nil {
@@ -179,10 +180,10 @@ func resolveGuest(spec *cay.SandboxSpec, req cay.CreateSandbox) error {
 		}
 		spec.Workdir = path.Clean(req.Workdir)
 	}
-	if err := checkEnv(req.Env); err != nil {
+	if err := cay.CheckEnv(req.Env); err != nil {
 		return err
 	}
-	if err := checkMetadata(req.Metadata); err != nil {
+	if err := cay.CheckMetadata(req.Metadata); err != nil {
 		return err
 	}
 	if req.Env != nil {
@@ -194,44 +195,30 @@ func resolveGuest(spec *cay.SandboxSpec, req cay.CreateSandbox) error {
 	return nil
 }
 
-func checkEnv(env map[string]string) error {
-	total := 0
-	for name, value := range env {
-		if name == "" || strings.ContainsAny(name, "=\x00") {
-			return invalid("env", "%q cannot be the name of an environment variable", name)
-		}
-		if strings.ContainsRune(value, 0) {
-			return invalid("env", "the value of %q holds a NUL byte, which no environment can carry", name)
-		}
-		total += len(name) + len(value) + 2 // "=" and the NUL at the end
-	}
-	if total > cay.MaxEnvBytes {
-		return invalid("env", "the environment has %d bytes; at most %d are possible", total, cay.MaxEnvBytes).With("limit_bytes", cay.MaxEnvBytes)
-	}
-	return nil
-}
-
-func checkMetadata(metadata map[string]string) error {
-	if len(metadata) > maxMetadata {
-		return invalid("metadata", "metadata has %d keys; at most %d are possible", len(metadata), maxMetadata)
-	}
-	for key, value := range metadata {
-		switch {
-		case key == "":
-			return invalid("metadata", "a metadata key is empty")
-		case len(key)+len(value) > maxMetadataLen:
-			return invalid("metadata", "the metadata key %.40q and its value have more than %d bytes", key, maxMetadataLen)
-		case !plain(key) || !plain(value):
-			return invalid("metadata", "the metadata of %.40q is not UTF-8 or holds a NUL", key)
-		}
-	}
-	return nil
-}
-
 func plain(s string) bool { return utf8.ValidString(s) && !strings.ContainsRune(s, 0) }
 
 func invalid(field, format string, args ...any) *cay.Error {
 	return cay.Errorf(cay.InvalidRequest, format, args...).On(field)
+}
+
+// resolveSession takes over whose files the sandbox uses and whom it serves. Whether the session is there and free is the store's to say,
+// in the transaction that writes the row.
+func resolveSession(spec *cay.SandboxSpec, req cay.CreateSandbox, workers []cay.Worker) error {
+	spec.ManagedBy = req.ManagedBy
+	if req.SessionID == "" {
+		if req.SessionShared {
+			return invalid("session_shared", "session_shared says how a session is used; give its session_id as well")
+		}
+		return nil
+	}
+	if _, ok := cay.ParseID(cay.PrefixSession, string(req.SessionID)); !ok {
+		return cay.Errorf(cay.Unprocessable, "there is no session %.40q", string(req.SessionID)).On("session_id")
+	}
+	if len(workers) > 0 && !slices.ContainsFunc(workers, func(w cay.Worker) bool { return w.CanMount }) {
+		return cay.Errorf(cay.NotImplemented, "sessions need a node that runs as root: the nodes here run without, and cannot mount a volume").On("session_id")
+	}
+	spec.SessionID, spec.SessionShared = req.SessionID, req.SessionShared
+	return nil
 }
 
 // fits refuses what could never run on any worker. While none is known the queue has to find out.
@@ -267,7 +254,8 @@ func (s *Sandboxes) fits(spec *cay.SandboxSpec, workers []cay.Worker) error {
 		}
 	}
 	if !slices.ContainsFunc(workers, func(w cay.Worker) bool {
-		return w.CPU >= spec.CPU && w.MemoryMB >= spec.MemoryMB && w.DiskGB >= spec.DiskGB && w.Enforces(spec.ExplicitLimits)
+		return w.CPU >= spec.CPU && w.MemoryMB >= spec.MemoryMB && w.DiskGB >= spec.DiskGB && w.Enforces(spec.ExplicitLimits) &&
+			(spec.SessionID == "" || w.CanMount)
 	}) {
 		return cay.Errorf(cay.Unprocessable, "no single worker has %s", fmt.Sprintf("%g cores, %d MB of memory and %g GB of disk at once",
 			spec.CPU, spec.MemoryMB, spec.DiskGB)).On("cpu")

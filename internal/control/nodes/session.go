@@ -260,7 +260,7 @@ func (n *Nodes) take(ctx context.Context, worker cay.ID, event *nodev1.Event) er
 func worker(info *nodev1.Info) cay.Worker {
 	w := cay.Worker{
 		Version: info.Version, Isolation: info.Isolation, CPU: info.Cpu, MemoryMB: info.MemoryMb, DiskGB: info.DiskGb,
-		MaxSandboxes: info.MaxSandboxes, Enforced: info.Enforced, CanFreeze: info.CanFreeze, Boot: info.Boot, HeartbeatAt: time.Now().UTC(),
+		MaxSandboxes: info.MaxSandboxes, Enforced: info.Enforced, CanFreeze: info.CanFreeze, CanMount: info.CanMount, Boot: info.Boot, HeartbeatAt: time.Now().UTC(),
 	}
 	w.ID, _ = cay.ParseID(cay.PrefixWorker, info.WorkerId)
 	for _, r := range info.Runtimes {

@@ -279,7 +279,7 @@ func (s *Scheduler) pick(sb *cay.Sandbox, workers []cay.WorkerLoad) (cay.ID, boo
 		return "", true
 	}
 	for _, w := range workers {
-		if s.fits(sb.Spec, w) && s.nodes.Available(w.ID) {
+		if (sb.NearWorker == "" || sb.NearWorker == w.ID) && s.fits(sb.Spec, w) && s.nodes.Available(w.ID) {
 			return w.ID, true
 		}
 	}
@@ -293,5 +293,5 @@ func (s *Scheduler) fits(spec cay.SandboxSpec, w cay.WorkerLoad) bool {
 		w.UsedCPU+spec.CPU <= w.CPU*over.CPU+rounding &&
 		float64(w.UsedMemoryMB+spec.MemoryMB) <= float64(w.MemoryMB)*over.Memory &&
 		w.UsedDiskGB+spec.DiskGB <= w.DiskGB*over.Disk+rounding &&
-		w.Enforces(spec.ExplicitLimits)
+		w.Enforces(spec.ExplicitLimits) && (spec.SessionID == "" || w.CanMount)
 }

@@ -24,6 +24,7 @@ type Node struct {
 
 	Worker    cay.ID
 	CanFreeze bool
+	CanMount  bool
 	OnCreate  func(ctx context.Context, r *nodev1.CreateRequest) error
 	OnDestroy func(ctx context.Context, r *nodev1.DestroyRequest) error
 	OnFreeze  func(ctx context.Context, id string) error
@@ -46,7 +47,7 @@ type Node struct {
 // New starts a node on the socket; it ends with the test.
 func New(t *testing.T, socket string) *Node {
 	n := &Node{
-		Worker: cay.NewID(cay.PrefixWorker), CanFreeze: true, socket: socket,
+		Worker: cay.NewID(cay.PrefixWorker), CanFreeze: true, CanMount: true, socket: socket,
 		states: map[string]string{}, attempts: map[string]int64{}, watchers: map[chan *nodev1.Event]bool{},
 	}
 	n.Start(t)
@@ -143,7 +144,7 @@ func (n *Node) GetInfo(context.Context, *connect.Request[nodev1.GetInfoRequest])
 	return connect.NewResponse(&nodev1.Info{
 		WorkerId: string(n.Worker), Version: "test", Isolation: "none", Enforced: []string{"cpu", "memory_mb", "disk_gb", "pids"},
 		Runtimes: []*nodev1.Runtime{{Name: "python", Version: "3", Image: "host", Exec: []string{"python3"}}},
-		Cpu:      4, MemoryMb: 16384, DiskGb: 100, CanFreeze: n.CanFreeze, Adopted: n.adopted, Boot: n.boot,
+		Cpu:      4, MemoryMb: 16384, DiskGb: 100, CanFreeze: n.CanFreeze, CanMount: n.CanMount, Adopted: n.adopted, Boot: n.boot,
 	}), nil
 }
 

@@ -1,0 +1,66 @@
+package lifecycle_test
+
+import (
+	"testing"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/control/lifecycle"
+)
+
+func TestARepeatedCreateOfAChosenIDFindsTheFirst(t *testing.T) {
+	w := start(t, lifecycle.DefaultConfig(), worker)
+	req := cay.CreateSandbox{ID: cay.NewID(cay.PrefixSandbox), ManagedBy: cay.NewID(cay.PrefixJob)}
+	first, again := w.create(req), w.create(req)
+	if first.ID != req.ID || again.ID != req.ID || first.Spec.ManagedBy != req.ManagedBy || !again.CreatedAt.Equal(first.CreatedAt) {
+		t.Errorf("first %+v, again %+v, want one sandbox %s", first, again, req.ID)
+	}
+	if _, err := w.Delete(t.Context(), project, req.ID); err != nil {
+		t.Fatal(err)
+	}
+	if late := w.create(req); late.Status != cay.Terminating {
+		t.Errorf("a repeated create after the delete found a sandbox that is %s, want TERMINATING", late.Status)
+	}
+	other := req
+	other.ManagedBy = cay.NewID(cay.PrefixJob)
+	if _, err := w.Create(t.Context(), project, other); cay.ReasonOf(err) != cay.AlreadyExists {
+		t.Errorf("the same id for another job: %v, want already_exists", err)
+	}
+	if _, err := w.Create(t.Context(), cay.NewID(cay.PrefixProject), req); cay.ReasonOf(err) != cay.AlreadyExists {
+		t.Errorf("the same id for another project: %v, want already_exists", err)
+	}
+}
+
+func TestWhatServesAJobIsNotCountedAsTheProjects(t *testing.T) {
+	cfg := lifecycle.DefaultConfig()
+	cfg.MaxSandboxes = 1
+	w := start(t, cfg, worker)
+	w.create(cay.CreateSandbox{})
+	w.create(cay.CreateSandbox{ID: cay.NewID(cay.PrefixSandbox), ManagedBy: cay.NewID(cay.PrefixJob)})
+	if _, err := w.Create(t.Context(), project, cay.CreateSandbox{}); cay.ReasonOf(err) != cay.QuotaExceeded {
+		t.Errorf("beyond the quota: %v, want quota_exceeded", err)
+	}
+}
+
+func TestASessionNeedsAWellFormedIDAndAWorkerThatCanMount(t *testing.T) {
+	mounting := worker
+	mounting.CanMount = true
+	for name, c := range map[string]struct {
+		worker cay.Worker
+		req    cay.CreateSandbox
+		reason cay.ErrorReason
+		field  string
+	}{
+		"no id":           {mounting, cay.CreateSandbox{SessionID: "x"}, cay.Unprocessable, "session_id"},
+		"another kind":    {mounting, cay.CreateSandbox{SessionID: cay.NewID(cay.PrefixSandbox)}, cay.Unprocessable, "session_id"},
+		"shared nothing":  {mounting, cay.CreateSandbox{SessionShared: true}, cay.InvalidRequest, "session_shared"},
+		"rootless worker": {worker, cay.CreateSandbox{SessionID: cay.NewID(cay.PrefixSession)}, cay.NotImplemented, "session_id"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, lifecycle.DefaultConfig(), c.worker)
+			_, err := w.Create(t.Context(), project, c.req)
+			if e := asError(t, err); e.Field != c.field || e.Reason != c.reason {
+				t.Errorf("%s on %q (%s), want %s on %q", e.Reason, e.Field, e.Detail, c.reason, c.field)
+			}
+		})
+	}
+}
