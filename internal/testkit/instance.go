@@ -283,7 +283,7 @@ func (i *Instance) Close() error {
 	}
 	faults = append(faults, i.Stop())
 	// What is asked to end needs a moment to be gone from /proc.
-	if err := Until(5*time.Second, func() error { return i.Residue().err() }); err != nil {
+	if err := Until(30*time.Second, func() error { return i.Residue().err() }); err != nil {
 		faults = append(faults, fmt.Errorf("left behind after the end of cay up: %w", err))
 	}
 	i.purge()

@@ -115,7 +115,7 @@ func (i *Instance) Kill9(role Role) error {
 	} else {
 		victims = append(victims, pid)
 	}
-	return Until(10*time.Second, func() error {
+	return Until(time.Minute, func() error {
 		for _, v := range victims {
 			if p, err := readProcess("/proc/" + strconv.Itoa(v)); err == nil && p.State != "Z" && (role == RoleUp || p.PPID == i.cmd.Process.Pid) {
 				return fmt.Errorf("still there: %v", p)

@@ -66,7 +66,7 @@ func TestALeakedProcessIsFoundByItsEnvironment(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	Eventually(t, 5*time.Second, "the process is found", func() error {
+	Eventually(t, time.Minute, "the process is found", func() error {
 		if len(i.Owned()) != 1 {
 			return errors.New("not found")
 		}

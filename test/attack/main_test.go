@@ -104,7 +104,7 @@ func (a *arena) within(t *testing.T, attack func()) {
 }
 
 func (a *arena) serveNeighbour(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	out, err := a.inst.Exec(ctx, a.neighbour.ID, "cat /workspace/mine")
 	if err == nil && out.Stdout != "mine\n" {
@@ -120,13 +120,13 @@ func (a *arena) serveNeighbour(ctx context.Context) error {
 func (a *arena) gone(t *testing.T) {
 	t.Helper()
 	for _, sb := range a.attackers {
-		ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		if err := a.inst.DeleteSandbox(ctx, sb.ID); err != nil {
 			t.Error(err)
 		}
 		cancel()
 	}
-	testkit.Eventually(t, 10*time.Second, "only the neighbour is left", func() error {
+	testkit.Eventually(t, time.Minute, "only the neighbour is left", func() error {
 		if k := a.inst.Kernels(); len(k) != 1 {
 			return fmt.Errorf("%d kernels: %v", len(k), k)
 		}

@@ -46,7 +46,7 @@ func TestO11AStreamCutInTheMiddleIsNeverASuccessAndCanBeAttachedAgain(t *testing
 			if tr.Exit != nil {
 				t.Fatalf("the cut stream claims an exit: %+v", tr.Exit)
 			}
-			if err := inst.Restarted(role, killed, 30*time.Second); err != nil {
+			if err := inst.Restarted(role, killed, time.Minute); err != nil {
 				t.Fatal(err)
 			}
 			testkit.Eventually(t, time.Minute, "readyz", func() error { return inst.Ready(ctx) })

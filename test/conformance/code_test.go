@@ -193,7 +193,7 @@ func TestAContextSurvivesTheNodeAndAnAttachTellsTheResult(t *testing.T) {
 	if err := inst.Kill9(testkit.RoleNode); err != nil {
 		t.Fatal(err)
 	}
-	if err := inst.Restarted(testkit.RoleNode, killed, 30*time.Second); err != nil {
+	if err := inst.Restarted(testkit.RoleNode, killed, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, time.Minute, "readyz", func() error { return inst.Ready(t.Context()) })

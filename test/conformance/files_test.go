@@ -76,7 +76,7 @@ func TestF1AShortBodyWritesNothing(t *testing.T) {
 	if got := sb.Get("/workspace/f"); string(got) != "old" {
 		t.Errorf("the file holds %d bytes", len(got))
 	}
-	testkit.Eventually(t, 10*time.Second, "nothing else is left of it", func() error {
+	testkit.Eventually(t, time.Minute, "nothing else is left of it", func() error {
 		if got := sb.Must("ls -A /workspace"); got != "f\n" {
 			return fmt.Errorf("the directory holds %q", got)
 		}
@@ -464,7 +464,7 @@ func TestF12WhatIsMissingOrInTheWayIsATypedError(t *testing.T) {
 			if resp.Status != c.status || resp.Problem().Reason != c.reason {
 				t.Errorf("%v, want %d %s", resp, c.status, c.reason)
 			}
-			if took := time.Since(begun); took > 5*time.Second {
+			if took := time.Since(begun); took > 30*time.Second {
 				t.Errorf("took %v", took)
 			}
 		})

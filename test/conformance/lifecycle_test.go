@@ -28,7 +28,7 @@ func ends(t *testing.T, sb *testkit.Sandbox, within time.Duration) string {
 
 func TestL1WhatCountsAsIdle(t *testing.T) {
 	t.Parallel()
-	const idle = 3
+	const idle = 5
 	t.Run("(a) a running exec keeps it alive, silent or not", func(t *testing.T) {
 		t.Parallel()
 		sb := box(t, fields{"idle_timeout_seconds": idle})
@@ -45,7 +45,7 @@ func TestL1WhatCountsAsIdle(t *testing.T) {
 		t.Parallel()
 		sb := box(t, fields{"idle_timeout_seconds": idle})
 		sb.Must(`while :; do echo busy; sleep .2; done >/dev/null & echo`)
-		if reason := ends(t, sb, 6*idle*time.Second); reason != "idle_timeout" {
+		if reason := ends(t, sb, 2*time.Minute); reason != "idle_timeout" {
 			t.Errorf("reason %q", reason)
 		}
 	})
@@ -62,7 +62,7 @@ func TestL1WhatCountsAsIdle(t *testing.T) {
 			_, err := w.Collect(t.Context(), &tr, nil)
 			ended <- err
 		}()
-		if reason := ends(t, sb, 6*idle*time.Second); reason != "idle_timeout" {
+		if reason := ends(t, sb, 2*time.Minute); reason != "idle_timeout" {
 			t.Errorf("reason %q", reason)
 		}
 		<-ended // an exit or an error: the socket does not hang
@@ -72,7 +72,7 @@ func TestL1WhatCountsAsIdle(t *testing.T) {
 		sb := box(t, fields{"idle_timeout_seconds": idle})
 		sb.Must(fmt.Sprintf("sleep %d", idle-1))
 		last := time.Now()
-		reason := ends(t, sb, 6*idle*time.Second)
+		reason := ends(t, sb, 2*time.Minute)
 		if took := time.Since(last); reason != "idle_timeout" || took < (idle-1)*time.Second {
 			t.Errorf("ended %v after its last use, reason %q", took, reason)
 		}
@@ -95,7 +95,7 @@ func TestL1WhatCountsAsIdle(t *testing.T) {
 		if now := sb.Refresh(); now.Status != "READY" {
 			t.Errorf("it is %s (%s)", now.Status, now.StatusReason)
 		}
-		ends(t, sb, 6*idle*time.Second)
+		ends(t, sb, 2*time.Minute)
 	})
 }
 
@@ -108,24 +108,24 @@ func TestTheTTLEndsASandboxAndCanBeMoved(t *testing.T) {
 		if err == nil && tr.Exit != nil && (tr.Exit.OK || tr.Exit.Reason != "sandbox_ended") {
 			t.Errorf("the exec that was open: %+v", tr.Exit)
 		}
-		if reason := ends(t, sb, 20*time.Second); reason != "ttl_expired" {
+		if reason := ends(t, sb, time.Minute); reason != "ttl_expired" {
 			t.Errorf("reason %q", reason)
 		}
 	})
 	t.Run("it can be set anew", func(t *testing.T) {
 		t.Parallel()
-		sb := box(t, fields{"ttl_seconds": 4})
+		sb := box(t, fields{"ttl_seconds": 10})
 		var now testkit.SandboxObject
-		if err := sb.Call("POST", "/timeout", fields{"ttl_seconds": 60}).Decode(200, &now); err != nil {
+		if err := sb.Call("POST", "/timeout", fields{"ttl_seconds": 600}).Decode(200, &now); err != nil {
 			t.Fatal(err)
 		}
-		if left := time.Until(*now.ExpiresAt); left < 50*time.Second || left > 61*time.Second {
+		if left := time.Until(*now.ExpiresAt); left < 500*time.Second || left > 601*time.Second {
 			t.Errorf("expires in %v", left)
 		}
-		if err := sb.Call("POST", "/timeout", fields{"ttl_seconds": 5, "extend_only": true}).Decode(200, &now); err != nil || time.Until(*now.ExpiresAt) < 45*time.Second {
+		if err := sb.Call("POST", "/timeout", fields{"ttl_seconds": 5, "extend_only": true}).Decode(200, &now); err != nil || time.Until(*now.ExpiresAt) < 400*time.Second {
 			t.Errorf("extend_only shortened it: %v, %v", now.ExpiresAt, err)
 		}
-		sb.MustSay("still\n", "sleep 5; echo still")
+		sb.MustSay("still\n", "sleep 11; echo still")
 		for _, ttl := range []any{0, -1, 3000000000} {
 			if resp := sb.Call("POST", "/timeout", fields{"ttl_seconds": ttl}); resp.Status != 400 {
 				t.Errorf("ttl %v: %v", ttl, resp)
@@ -140,13 +140,15 @@ func TestL4TheClockIsRightAfterAPause(t *testing.T) {
 	pause(t, sb)
 	<-time.After(time.Duration(testkit.Scaled(3, 40)) * time.Second) // the case is a clock that stood still: real time has to pass
 	resume(t, sb)
+	asked := time.Now()
 	out := sb.Must("date +%s")
+	answered := time.Now()
 	inside, err := strconv.ParseInt(strings.TrimSpace(out), 10, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if off := time.Since(time.Unix(inside, 0)); off < -time.Second || off > 2*time.Second {
-		t.Errorf("the clock inside is off by %v", off)
+	if at := time.Unix(inside, 0); at.Before(asked.Add(-2*time.Second)) || at.After(answered.Add(time.Second)) {
+		t.Errorf("the clock inside shows %v, the host's went from %v to %v", at, asked, answered)
 	}
 }
 
@@ -179,7 +181,7 @@ func TestL6ABackgroundServerSurvivesAPause(t *testing.T) {
 	if n := listed(t, sb, "python3 -m http.server"); n != 1 {
 		t.Errorf("listed %d times", n)
 	}
-	testkit.Eventually(t, 20*time.Second, "it answers", func() error {
+	testkit.Eventually(t, time.Minute, "it answers", func() error {
 		out, err := sb.Client.Exec(t.Context(), sb.ID, `python3 -c "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8098/').status)"`)
 		if err == nil && out.Stdout != "200\n" {
 			err = fmt.Errorf("%q", out.Stderr)
@@ -222,15 +224,16 @@ func TestL5AnExecThatIsOpenAcrossAPauseIsEitherContinuedOrToldSo(t *testing.T) {
 
 func TestAPauseStopsTimeoutsAndClocks(t *testing.T) {
 	t.Parallel()
-	sb := box(t, fields{"ttl_seconds": 30, "idle_timeout_seconds": 4})
+	sb := box(t, fields{"ttl_seconds": 300, "idle_timeout_seconds": 8})
+	before := time.Until(*sb.Refresh().ExpiresAt)
 	pause(t, sb)
-	<-time.After(6 * time.Second) // longer than the idle timeout: both clocks have to stand still
+	<-time.After(10 * time.Second) // longer than the idle timeout: both clocks have to stand still
 	if now := sb.Refresh(); now.Status != "PAUSED" {
 		t.Fatalf("it is %s (%s)", now.Status, now.StatusReason)
 	}
 	resume(t, sb)
-	if left := time.Until(*sb.Refresh().ExpiresAt); left < 20*time.Second {
-		t.Errorf("%v of the ttl are left", left)
+	if left := time.Until(*sb.Refresh().ExpiresAt); left < before-8*time.Second {
+		t.Errorf("%v of the ttl are left, %v before the pause of 10 s", left, before)
 	}
 	sb.MustSay("here\n", "echo here")
 }
@@ -264,13 +267,13 @@ func TestPauseAndResumeAreIdempotentAndAPausedSandboxCanBeDeleted(t *testing.T) 
 func TestOnTimeoutPausePausesInsteadOfEnding(t *testing.T) {
 	t.Parallel()
 	sb := box(t, fields{"idle_timeout_seconds": 2, "on_timeout": "pause", "paused_ttl_seconds": 5})
-	testkit.Eventually(t, 20*time.Second, "it is paused", func() error {
+	testkit.Eventually(t, time.Minute, "it is paused", func() error {
 		if now := sb.Refresh(); now.Status != "PAUSED" {
 			return fmt.Errorf("it is %s", now.Status)
 		}
 		return nil
 	})
-	if reason := ends(t, sb, 30*time.Second); reason != "paused_ttl_expired" {
+	if reason := ends(t, sb, time.Minute); reason != "paused_ttl_expired" {
 		t.Errorf("reason %q", reason)
 	}
 }

@@ -290,8 +290,8 @@ func TestO14AChildThatHoldsThePipesDoesNotHoldTheExec(t *testing.T) {
 	t.Parallel()
 	sb := box(t)
 	begun := time.Now()
-	out := sb.X(`(sleep 20; echo late; echo done > /tmp/late) & echo first`)
-	if out.Stdout != "first\n" || out.ExitCode != 0 || time.Since(begun) > 10*time.Second {
+	out := sb.X(`(sleep 200; echo late) & echo first`)
+	if out.Stdout != "first\n" || out.ExitCode != 0 || time.Since(begun) > 100*time.Second {
 		t.Fatalf("after %v: %+v", time.Since(begun), out)
 	}
 }
@@ -300,7 +300,7 @@ func TestO14WritingToAnEndedExecsPipesNeitherBlocksNorKills(t *testing.T) {
 	t.Parallel()
 	sb := box(t)
 	sb.MustSay("first\n", `(sleep 1; head -c 2000000 /dev/zero; echo $? > /tmp/late) & echo first`)
-	testkit.Eventually(t, 30*time.Second, "the child writes on after its exec has ended", func() error {
+	testkit.Eventually(t, time.Minute, "the child writes on after its exec has ended", func() error {
 		out, err := sb.Client.Exec(t.Context(), sb.ID, "cat /tmp/late")
 		if err == nil && out.Stdout != "0\n" {
 			err = fmt.Errorf("head's exit code: %q %q", out.Stdout, out.Stderr)
@@ -338,7 +338,7 @@ func TestO15MuchOutputCostsTheServerLittleMemory(t *testing.T) {
 		}()
 	}
 	half, whole := timeFor(megabytes/2), timeFor(megabytes)
-	if whole > 4*half+time.Second {
+	if whole > 4*half+10*time.Second {
 		t.Errorf("%d MiB took %v, half of it %v: not linear", megabytes, whole, half)
 	}
 }

@@ -96,7 +96,7 @@ func TestP5ACanceledPipelineIsGone(t *testing.T) {
 	sb := box(t)
 	gone := func(t *testing.T, pattern string) {
 		t.Helper()
-		testkit.Eventually(t, 10*time.Second, "both ends of the pipe are gone", func() error {
+		testkit.Eventually(t, time.Minute, "both ends of the pipe are gone", func() error {
 			if n := sb.In(t).Count(pattern); n != 0 {
 				return fmt.Errorf("%d left", n)
 			}
@@ -110,7 +110,7 @@ func TestP5ACanceledPipelineIsGone(t *testing.T) {
 			_, err := sb.Client.Exec(ctx, sb.ID, `sh -c 'sleep 3003 | sleep 3003'`, fields{"kill_on_disconnect": true})
 			done <- err
 		}()
-		testkit.Eventually(t, 10*time.Second, "the pipe runs", func() error {
+		testkit.Eventually(t, time.Minute, "the pipe runs", func() error {
 			if sb.In(t).Count("sleep 3003") < 2 {
 				return fmt.Errorf("not yet")
 			}
@@ -178,7 +178,7 @@ func TestP6OrphansAreReaped(t *testing.T) {
 	}
 	close(work)
 	wg.Wait()
-	testkit.Eventually(t, 3*time.Second, "no zombie", func() error {
+	testkit.Eventually(t, time.Minute, "no zombie", func() error {
 		out := sb.Must(`cat /proc/[0-9]*/stat 2>/dev/null | sed 's/.*) //' | cut -c1 | grep -c Z; true`)
 		if out != "0\n" {
 			return fmt.Errorf("%s zombies", strings.TrimSpace(out))
@@ -238,7 +238,7 @@ func TestP9AttachingLateReplaysFromTheOffset(t *testing.T) {
 	const lines = 30
 	stream, tr := sb.Open(ctx, fmt.Sprintf(`for i in $(seq %d); do echo $i; sleep .1; done`, lines))
 	stream.Close() // in the background from here
-	testkit.Eventually(t, 30*time.Second, "it is listed as running", func() error {
+	testkit.Eventually(t, time.Minute, "it is listed as running", func() error {
 		for _, p := range listProcesses(t, sb, "") {
 			if p.ID == tr.ProcessID && p.Status == "running" {
 				return nil
@@ -300,7 +300,7 @@ func TestP12ABackgroundServerOutlivesTheTimeoutOfItsExec(t *testing.T) {
 	sb.RequireProgram("python3")
 	sb.Must("python3 -m http.server 8099 >/dev/null 2>&1 & echo", fields{"timeout_seconds": 1})
 	sb.Must("sleep 2")
-	testkit.Eventually(t, 20*time.Second, "the server answers", func() error {
+	testkit.Eventually(t, time.Minute, "the server answers", func() error {
 		out, err := sb.Client.Exec(t.Context(), sb.ID, `python3 -c "import urllib.request as u; print(u.urlopen('http://127.0.0.1:8099/').status)"`)
 		if err == nil && out.Stdout != "200\n" {
 			err = fmt.Errorf("%q %q", out.Stdout, out.Stderr)

@@ -60,7 +60,7 @@ func TestR1AForkBombFailsInsideAndHurtsNobodyElse(t *testing.T) {
 			if err := inst.DeleteSandbox(t.Context(), sb.ID); err != nil {
 				t.Error(err)
 			}
-			if took := time.Since(begun); took > 20*time.Second {
+			if took := time.Since(begun); took > time.Minute {
 				t.Errorf("delete took %v", took)
 			}
 		})
@@ -123,7 +123,7 @@ func TestR2AllocatingPastTheLimitIsKilledAtTheLimit(t *testing.T) {
 // livesOrDiedOfOOM: a sandbox that ran out of memory answers, or says soon that it ended for that.
 func livesOrDiedOfOOM(t *testing.T, sb *testkit.Sandbox) {
 	t.Helper()
-	testkit.Eventually(t, 20*time.Second, "it lives or says what it died of", func() error {
+	testkit.Eventually(t, time.Minute, "it lives or says what it died of", func() error {
 		out, err := sb.Client.Exec(t.Context(), sb.ID, "echo alive")
 		if err == nil && out.Stdout == "alive\n" {
 			return nil

@@ -40,7 +40,7 @@ func count(inst *testkit.Instance) (census, error) {
 // noGrowth waits until the server has no more than it had before. Descriptors may differ by a few: idle connections come and go.
 func noGrowth(t *testing.T, inst *testkit.Instance, before census) {
 	t.Helper()
-	testkit.Eventually(t, 30*time.Second, "nothing has grown", func() error {
+	testkit.Eventually(t, time.Minute, "nothing has grown", func() error {
 		now, err := count(inst)
 		if err != nil {
 			return err
@@ -100,7 +100,7 @@ func TestEightSandboxesAtOnceTenTimesLeaveNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var before census
-	testkit.Eventually(t, 30*time.Second, "the pool is full", func() (err error) {
+	testkit.Eventually(t, time.Minute, "the pool is full", func() (err error) {
 		const prepared, sockets = 2, 1 + 2*2 // the node's, and of each sandbox the agent's and the kernel's
 		if n := len(inst.Kernels()); n != prepared {
 			return fmt.Errorf("%d kernels", n)
@@ -131,7 +131,7 @@ func TestACreateWhoseClientLeavesIsNotLost(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(30*time.Millisecond, cancel)
 	_, _ = inst.CreateSandbox(ctx, fields{"metadata": fields{"tag": tag}, "cpu": 2}) // either way
-	testkit.Eventually(t, 30*time.Second, "the sandbox is READY, or was never asked for", func() error {
+	testkit.Eventually(t, time.Minute, "the sandbox is READY, or was never asked for", func() error {
 		list, err := inst.ListSandboxes(t.Context(), "metadata.tag="+tag)
 		if err == nil && len(list) == 1 && list[0].Status != "READY" {
 			err = fmt.Errorf("it is %s", list[0].Status)

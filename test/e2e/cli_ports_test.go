@@ -47,7 +47,7 @@ func TestTheURLThatExposePrintsOpensInABrowser(t *testing.T) {
 		}
 		return res.StatusCode, string(body)
 	}
-	testkit.Eventually(t, 60*time.Second, "the server inside answers", func() error {
+	testkit.Eventually(t, time.Minute, "the server inside answers", func() error {
 		if code, body := get(browser, printed); code != http.StatusOK {
 			return &unexpected{code, body}
 		}
@@ -91,7 +91,7 @@ func TestTheCommandLineWatchesFilesAndShowsUse(t *testing.T) {
 	if err := watch.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stop := time.AfterFunc(time.Minute, func() { _ = watch.Process.Kill() })
+	stop := time.AfterFunc(3*time.Minute, func() { _ = watch.Process.Kill() })
 	defer stop.Stop()
 	seen := ""
 	for lines := bufio.NewScanner(out); lines.Scan(); {
@@ -115,7 +115,7 @@ func TestTheCommandLineWatchesFilesAndShowsUse(t *testing.T) {
 	if code := watch.ProcessState.ExitCode(); code != 130 || seen != "ready create " {
 		t.Errorf("saw %q, code %d", seen, code)
 	}
-	testkit.Eventually(t, 60*time.Second, "there is a sample", func() error {
+	testkit.Eventually(t, time.Minute, "there is a sample", func() error {
 		if out := want(0, "", "stats", id); strings.Count(out, "\n") != 2 {
 			return &unexpected{0, out}
 		}

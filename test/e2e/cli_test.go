@@ -98,7 +98,7 @@ func TestCtrlCEndsTheCommandAndRemovesTheSandbox(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	stop := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	stop := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer stop.Stop()
 	first := make([]byte, 3)
 	if _, err := io.ReadFull(out, first); err != nil {
@@ -115,7 +115,7 @@ func TestCtrlCEndsTheCommandAndRemovesTheSandbox(t *testing.T) {
 	if string(rest) != "caught\n" || cmd.ProcessState.ExitCode() != 9 {
 		t.Errorf("printed %q, code %d", rest, cmd.ProcessState.ExitCode())
 	}
-	testkit.Eventually(t, 20*time.Second, "the sandbox is gone", func() error {
+	testkit.Eventually(t, time.Minute, "the sandbox is gone", func() error {
 		list, err := inst.ListSandboxes(t.Context(), "status=active")
 		if err == nil && len(list) > 0 {
 			err = errors.New("it is still there")
@@ -135,7 +135,7 @@ func TestATerminalThroughThePTYFeelsLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer term.Close()
-	stop := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	stop := time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer stop.Stop()
 	var shown string
 	buf := make([]byte, 4096)

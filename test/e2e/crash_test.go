@@ -56,7 +56,7 @@ func (w *witness) testify(ctx context.Context, inst *testkit.Instance) error {
 	if beats := strings.Fields(out.Stdout); len(beats) != 2 || beats[0] == beats[1] {
 		return fmt.Errorf("%s: the background process does not beat: %q %q", w.id, out.Stdout, out.Stderr)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	stream, resp, err := inst.OpenEvents(ctx, "GET", fmt.Sprintf("/v1/sandboxes/%s/processes/%s/stream?offset=%d", w.id, w.process, w.offset), nil)
 	if err != nil || stream == nil {
@@ -175,11 +175,11 @@ func crash(ctx context.Context, inst *testkit.Instance, role testkit.Role, after
 		if err := inst.Start(); err != nil {
 			return err
 		}
-	} else if err := inst.Restarted(role, pid, 30*time.Second); err != nil {
+	} else if err := inst.Restarted(role, pid, time.Minute); err != nil {
 		return err
 	}
 	stop()
-	return testkit.Until(60*time.Second, func() error { return inst.Ready(ctx) })
+	return testkit.Until(2*time.Minute, func() error { return inst.Ready(ctx) })
 }
 
 // converged deletes the churn's sandboxes; every one of them must be usable or ended, and none in between for long.
@@ -225,14 +225,14 @@ func TestAKernelThatIsKilledIsNoticedAndCleanedUp(t *testing.T) {
 	if tr, err := stream.ReadAll(); err == nil && tr.Exit != nil && (tr.Exit.OK || tr.Exit.Reason != "sandbox_ended") {
 		t.Errorf("the exec ended with %+v", tr.Exit)
 	}
-	testkit.Eventually(t, 30*time.Second, "the sandbox has ended", func() error {
+	testkit.Eventually(t, time.Minute, "the sandbox has ended", func() error {
 		now := sb.Refresh()
 		if now.Status != "TERMINATED" || now.StatusReason == "" || now.StatusReason == "deleted" {
 			return fmt.Errorf("it is %s (%s)", now.Status, now.StatusReason)
 		}
 		return nil
 	})
-	testkit.Eventually(t, 10*time.Second, "nothing of it is left", func() error {
+	testkit.Eventually(t, time.Minute, "nothing of it is left", func() error {
 		r := inst.Residue()
 		if len(inst.Kernels()) > 0 || len(sandboxFiles(r)) > 0 {
 			return fmt.Errorf("%+v", r)

@@ -231,7 +231,7 @@ func TestAFollowerHearsThatTheServerGoesAway(t *testing.T) {
 	id := r.boxes.add(projectA, cay.Ready)
 	next, leave := r.follow("/v1/sandboxes/"+string(id)+"/events", header("Accept", eventStream))
 	defer leave()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := r.api.Close(ctx); err != nil {
 		t.Fatal(err)

@@ -579,7 +579,7 @@ func newRig(t *testing.T, configure ...func(*Config)) *rig {
 	}
 	r.srv = httptest.NewServer(r.api)
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := r.api.Close(ctx); err != nil {
 			t.Errorf("close: %v", err)

@@ -176,7 +176,7 @@ func TestAFollowerOfALogThatBreaksIsTold(t *testing.T) {
 	r.said(0)
 	next, leave = r.follow(path)
 	defer leave()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := r.api.Close(ctx); err != nil {
 		t.Fatal(err)

@@ -321,7 +321,7 @@ func TestARestartTakesOverTheLeasesOfADeadServer(t *testing.T) {
 
 func TestALeaseIsRenewedWhileABootTakesLonger(t *testing.T) {
 	cfg := quick()
-	cfg.Lease = 2 * time.Second // renewed at each third of it
+	cfg.Lease = 9 * time.Second // renewed at each third of it
 	p := start(t, cfg)
 	release := make(chan struct{})
 	var boots atomic.Int64

@@ -44,7 +44,7 @@ func TestABulkConnectionThatComesBeforeItIsAwaitedIsNotLost(t *testing.T) {
 	early := connect(wire.Preamble{Kind: wire.ConnBulk, Token: token})
 	// A control connection that came later has been read: the earlier one then has been, too, or will be soon.
 	connect(wire.Preamble{Kind: wire.ConnControl})
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if _, err := c.dial(ctx, driver.Purpose{Kind: wire.ConnControl}); err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestABulkConnectionThatComesBeforeItIsAwaitedIsNotLost(t *testing.T) {
 func TestABulkConnectionThatNobodyAwaitsIsClosed(t *testing.T) {
 	_, connect := openChannel(t)
 	conn := connect(wire.Preamble{Kind: wire.ConnBulk, Token: [wire.TokenLen]byte{9}})
-	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+	if err := conn.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := conn.Read(make([]byte, 1)); err != io.EOF {

@@ -25,7 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // buildDir is what agentBinary made; "" when no test asked for it.
 var buildDir string

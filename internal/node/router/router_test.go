@@ -226,10 +226,10 @@ func TestATimeoutIsReportedAlthoughTheAgentIsSilent(t *testing.T) {
 func TestAFrozenSandboxHasNoTime(t *testing.T) {
 	r := start(t, scripts(map[string]agenttest.Script{"slow": forever}))
 	spec := argv("slow")
-	spec.Timeout = 150 * time.Millisecond
+	spec.Timeout = 2 * time.Second // enough to be frozen before
 	a := r.run(router.StartSpec{Spec: spec})
 	r.Freeze()
-	ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
 	defer cancel()
 	if err := a.Ended(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Fatalf("it ended while frozen: %v", err)
