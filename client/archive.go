@@ -74,12 +74,9 @@ func (f *Files) sendArchive(ctx context.Context, path string, r *call) (*Archive
 }
 
 func (f *Files) archive(method, path string, o ArchiveOptions) *call {
-	query := url.Values{"path": {path}}
-	if f.user != "" {
-		query.Set("user", f.user)
-	}
+	query := url.Values{}
 	if o.Format != "" {
 		query.Set("format", string(o.Format))
 	}
-	return &call{method: method, path: sandboxPath(f.sandbox, "archive"), query: query}
+	return f.callTo(f.at.archive, method, path, query)
 }

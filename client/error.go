@@ -43,7 +43,8 @@ type Error struct {
 	RequestID    string
 	Field        string        // the request field at fault, where there is one
 	RetryAfter   time.Duration // 0: not said
-	SandboxID    string        // the sandbox that failed, for a create
+	SandboxID    string        // the sandbox that failed, for a create, or that uses a session
+	SessionID    string        // the session that has the name, for a create of one
 	StatusReason string        // why a sandbox that is gone ended
 	Body         []byte        // the document as it came, up to 64 KiB
 }
@@ -103,6 +104,7 @@ func problemOf(status int, header http.Header, body []byte) *Error {
 		Title, Detail, Reason, Field string
 		RequestID                    string `json:"request_id"`
 		SandboxID                    string `json:"sandbox_id"`
+		SessionID                    string `json:"session_id"`
 		StatusReason                 string `json:"status_reason"`
 		Errors                       []struct {
 			Location string `json:"location"`
@@ -111,7 +113,8 @@ func problemOf(status int, header http.Header, body []byte) *Error {
 	if json.Unmarshal(body, &doc) != nil {
 		return e
 	}
-	e.Title, e.Detail, e.Reason, e.Field, e.SandboxID, e.StatusReason = doc.Title, doc.Detail, doc.Reason, doc.Field, doc.SandboxID, doc.StatusReason
+	e.Title, e.Detail, e.Reason, e.Field, e.StatusReason = doc.Title, doc.Detail, doc.Reason, doc.Field, doc.StatusReason
+	e.SandboxID, e.SessionID = doc.SandboxID, doc.SessionID
 	if doc.RequestID != "" {
 		e.RequestID = doc.RequestID
 	}

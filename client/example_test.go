@@ -32,6 +32,9 @@ func exampleServer() (stop func()) {
 		fmt.Fprintln(p.Stdout, "42")
 		return 0
 	})
+	server.HandleLanguage("bash", func(context.Context, *clienttest.Proc, string, map[string]string) clienttest.Outcome {
+		return clienttest.Outcome{Files: map[string]string{"/session/greeting": "hello\n"}}
+	})
 	server.Serve(8000, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "hello") }))
 	os.Setenv("CAY_URL", server.URL)
 	os.Setenv("CAY_API_KEY", clienttest.Key)
@@ -147,6 +150,61 @@ func ExampleContexts() {
 		}
 	}
 	// Output: 42 0
+}
+
+func ExampleJobs() {
+	c, _, stop := exampleSandbox()
+	defer stop()
+	ctx := context.Background()
+
+	job, err := c.Jobs().Submit(ctx, client.JobRequest{Language: "python", Code: "print(1 + 1)"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for frame, err := range c.Jobs().Stream(ctx, job.ID, 0) {
+		if err != nil {
+			log.Fatal(err) // nothing is known of how the job ended
+		}
+		switch frame.Type {
+		case client.FrameStdout, client.FrameStderr:
+			fmt.Printf("%s", frame.Data)
+		case client.FrameExit, client.FrameError: // the last one
+			fmt.Println("it ended with", frame.Status)
+		}
+	}
+	// Output:
+	// 2
+	// it ended with success
+}
+
+func ExampleSessions() {
+	c, _, stop := exampleSandbox()
+	defer stop()
+	ctx := context.Background()
+
+	session, err := c.Sessions().Create(ctx, client.CreateSessionRequest{TTL: 24 * time.Hour})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer c.Sessions().Delete(context.WithoutCancel(ctx), session.ID, true)
+	job, err := c.Jobs().Submit(ctx, client.JobRequest{
+		Language: "bash", Code: "echo hello > /session/greeting", SessionID: session.ID, Wait: time.Minute,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(job.Status)
+	file, err := c.Sessions().Files(session.ID).Read(ctx, "greeting", client.ReadOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer file.Close()
+	if _, err := io.Copy(os.Stdout, file); err != nil {
+		log.Fatal(err)
+	}
+	// Output:
+	// success
+	// hello
 }
 
 func ExampleProcesses() {

@@ -15,6 +15,7 @@ type feed struct {
 	open      func(lastID string) *call
 	event     func(sseEvent) (stop bool, err error) // stop: the caller has left, or nothing can follow
 	lost      func() (stop bool)                    // a connection broke and is being made again; may be nil
+	unending  bool                                  // event alone knows the last one: the server ends a stream in the middle when it restarts
 }
 
 // errFeedEnded is the end of a stream in good order.
@@ -23,34 +24,52 @@ var errFeedEnded = errors.New("the server ended the stream")
 // run returns nil once event has said stop, or the server has ended the stream in good order.
 func (f *feed) run(ctx context.Context) error {
 	var lastID string
-	var brokenSince time.Time
+	var broken outage
 	reached := false
-	for attempt := 0; ; attempt++ {
+	for {
 		began := time.Now()
 		progressed, stop, err := f.once(ctx, &lastID, &reached)
-		if stop || errors.Is(err, errFeedEnded) {
+		if stop || errors.Is(err, errFeedEnded) && !f.unending {
 			return nil
 		}
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
 		if progressed || time.Since(began) >= shortLife {
-			attempt, brokenSince = 0, time.Time{}
+			broken = outage{}
 		}
-		if brokenSince.IsZero() {
-			brokenSince = time.Now()
-		}
-		after, again := mendable(err)
-		if !again || !reached || time.Since(brokenSince) >= f.c.reconnectFor {
-			return fmt.Errorf("%s: %w", f.attempted, err)
+		if err = fmt.Errorf("%s: %w", f.attempted, err); !reached || !broken.mayPass(err, f.c.reconnectFor) {
+			return err
 		}
 		if f.lost != nil && f.lost() {
 			return nil
 		}
-		if err := sleep(ctx, max(after, backoff(attempt))); err != nil {
+		if err := broken.rest(ctx, err); err != nil {
 			return err
 		}
 	}
+}
+
+// outage is a time in which one connection after another fails.
+type outage struct {
+	since    time.Time // zero before the first failure
+	failures int
+}
+
+// mayPass reports whether it is worth trying again after err, which ended a connection.
+func (o *outage) mayPass(err error, limit time.Duration) bool {
+	if o.since.IsZero() {
+		o.since = time.Now()
+	}
+	_, again := mendable(err)
+	return again && time.Since(o.since) < limit
+}
+
+// rest waits before the next try, longer each time. It fails when ctx ends.
+func (o *outage) rest(ctx context.Context, err error) error {
+	after, _ := mendable(err)
+	o.failures++
+	return sleep(ctx, max(after, backoff(o.failures-1)))
 }
 
 // once follows one connection.

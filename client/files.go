@@ -11,22 +11,34 @@ import (
 	"net/url"
 	"os"
 	pathpkg "path"
+	"slices"
 	"strconv"
 	"time"
 )
 
 // Files reads and writes the files of one sandbox. Paths are absolute and resolved inside the sandbox, nowhere else.
 type Files struct {
-	c       *Client
-	sandbox string
-	user    string
+	c    *Client
+	at   fileRoutes
+	user string
+}
+
+// fileRoutes are where the API has the files of a sandbox or, with fewer actions, of a session.
+type fileRoutes struct {
+	content, list, archive []string
+	actions                []string // beginning of those that a sandbox has besides; nil: there are none
 }
 
 // Files is the sandbox's file system as its own user sees it.
-func (c *Client) Files(sandbox string) *Files { return &Files{c: c, sandbox: sandbox} }
+func (c *Client) Files(sandbox string) *Files {
+	files := sandboxPath(sandbox, "files")
+	return &Files{c: c, at: fileRoutes{
+		content: files, list: sandboxPath(sandbox, "files", "list"), archive: sandboxPath(sandbox, "archive"), actions: files,
+	}}
+}
 
 // As is the same file system with another user's access and ownership.
-func (f *Files) As(user string) *Files { return &Files{c: f.c, sandbox: f.sandbox, user: user} }
+func (f *Files) As(user string) *Files { return &Files{c: f.c, at: f.at, user: user} }
 
 // FileInfo describes a file of a sandbox.
 type FileInfo struct {
@@ -119,7 +131,16 @@ func modeOf(bits uint32) fs.FileMode {
 
 func formatMode(m fs.FileMode) string { return fmt.Sprintf("%04o", m.Perm()) }
 
-func (f *Files) call(method, path string, query url.Values, more ...string) *call {
+func (f *Files) call(method, path string, query url.Values) *call {
+	return f.callTo(f.at.content, method, path, query)
+}
+
+// actionCall is a call to what a sandbox's files have beyond content, list and archive.
+func (f *Files) actionCall(method, path string, query url.Values, action string) *call {
+	return f.callTo(append(slices.Clip(f.at.actions), action), method, path, query)
+}
+
+func (f *Files) callTo(route []string, method, path string, query url.Values) *call {
 	if query == nil {
 		query = url.Values{}
 	}
@@ -129,7 +150,7 @@ func (f *Files) call(method, path string, query url.Values, more ...string) *cal
 	if f.user != "" {
 		query.Set("user", f.user)
 	}
-	return &call{method: method, path: sandboxPath(f.sandbox, append([]string{"files"}, more...)...), query: query}
+	return &call{method: method, path: route, query: query}
 }
 
 // FileReader is a file being read.
@@ -249,8 +270,11 @@ type keepOpen struct{ io.Reader }
 
 // Stat describes a file; a symlink itself, not what it points to.
 func (f *Files) Stat(ctx context.Context, path string) (*FileInfo, error) {
+	if f.at.actions == nil {
+		return f.listed(ctx, path)
+	}
 	info := new(FileInfo)
-	if _, err := f.c.json(ctx, f.call(http.MethodGet, path, nil, "stat"), info); err != nil {
+	if _, err := f.c.json(ctx, f.actionCall(http.MethodGet, path, nil, "stat"), info); err != nil {
 		return nil, fmt.Errorf("stat %s: %w", path, err)
 	}
 	return info, nil
@@ -262,7 +286,7 @@ func (f *Files) List(ctx context.Context, path string, depth int) iter.Seq2[File
 	if depth > 0 {
 		query.Set("depth", strconv.Itoa(depth))
 	}
-	r := f.call(http.MethodGet, path, query, "list")
+	r := f.callTo(f.at.list, http.MethodGet, path, query)
 	return pages[FileInfo](ctx, f.c, r.path, r.query, "list "+path)
 }
 
@@ -352,7 +376,7 @@ func (f *Files) Compose(ctx context.Context, sources []string, path string, mode
 
 // act posts to an action of the files group. out may be nil.
 func (f *Files) act(ctx context.Context, action, path string, body map[string]any, out any) error {
-	r, err := f.call(http.MethodPost, "", url.Values{}, action).withJSON(body)
+	r, err := f.actionCall(http.MethodPost, "", nil, action).withJSON(body)
 	if err != nil {
 		return err
 	}

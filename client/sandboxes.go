@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/url"
 	"strconv"
-	"strings"
 	"time"
 )
 
@@ -76,7 +75,9 @@ type ListOptions struct {
 	Metadata     map[string]string
 	CreatedAfter time.Time
 	Ascending    bool
-	PageSize     int // of one request, at most 200
+	SessionID    string // only those that use this session
+	Managed      bool   // also those that serve jobs and sessions
+	PageSize     int    // of one request, at most 200
 }
 
 // Active selects the sandboxes that have not ended.
@@ -84,25 +85,12 @@ const Active Status = "active"
 
 // List answers the sandboxes page by page as they are asked for. It ends after the first error.
 func (c *Client) List(ctx context.Context, o ListOptions) iter.Seq2[*Sandbox, error] {
-	query := url.Values{}
-	if len(o.Statuses) > 0 {
-		names := make([]string, len(o.Statuses))
-		for i, s := range o.Statuses {
-			names[i] = string(s)
-		}
-		query.Set("status", strings.Join(names, ","))
+	query := listQuery(o.Statuses, o.Metadata, o.CreatedAfter, o.Ascending, o.PageSize)
+	if o.SessionID != "" {
+		query.Set("session_id", o.SessionID)
 	}
-	for k, v := range o.Metadata {
-		query.Set("metadata."+k, v)
-	}
-	if !o.CreatedAfter.IsZero() {
-		query.Set("created_after", formatTime(o.CreatedAfter))
-	}
-	if o.Ascending {
-		query.Set("order", "asc")
-	}
-	if o.PageSize > 0 {
-		query.Set("limit", strconv.Itoa(o.PageSize))
+	if o.Managed {
+		query.Set("managed", "true")
 	}
 	return pages[*Sandbox](ctx, c, []string{"v1", "sandboxes"}, query, "list sandboxes")
 }

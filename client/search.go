@@ -50,6 +50,6 @@ func (f *Files) Search(ctx context.Context, path string, o SearchOptions) iter.S
 	if o.PageSize > 0 {
 		query.Set("limit", strconv.Itoa(o.PageSize))
 	}
-	r := f.call(http.MethodGet, path, query, "search")
+	r := f.actionCall(http.MethodGet, path, query, "search")
 	return pages[Match](ctx, f.c, r.path, r.query, "search "+path)
 }

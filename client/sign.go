@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 )
 
@@ -47,7 +48,7 @@ func (f *Files) Sign(ctx context.Context, path string, o SignOptions) (*SignedUR
 	if o.MaxBytes > 0 {
 		body["max_bytes"] = o.MaxBytes
 	}
-	r, err := keyedPost(sandboxPath(f.sandbox, "files", "sign"), body, "")
+	r, err := keyedPost(append(slices.Clip(f.at.actions), "sign"), body, "")
 	if err != nil {
 		return nil, err
 	}

@@ -49,6 +49,11 @@ type CreateRequest struct {
 	User     string            `json:"user,omitempty"`
 	Workdir  string            `json:"workdir,omitempty"`
 
+	// SessionID names a session whose files are at /session. It is used by this sandbox alone unless all that use it say
+	// SessionShared; else the create is a conflict, whose [*Error] has the SandboxID of the other.
+	SessionID     string `json:"session_id,omitempty"`
+	SessionShared bool   `json:"session_shared,omitempty"`
+
 	// Wait bounds how long the server lets the call wait for READY (at most 300 s); 0: its default of 60 s; negative: not at all.
 	// The answer's Status says what came of it.
 	Wait time.Duration `json:"-"`
@@ -116,6 +121,10 @@ type Sandbox struct {
 	Metadata map[string]string `json:"metadata"`
 	User     string            `json:"user"`
 	Workdir  string            `json:"workdir"`
+
+	SessionID     string `json:"session_id"`
+	SessionShared bool   `json:"session_shared"`
+	ManagedBy     string `json:"managed_by"` // the job or session that it serves; "": a client made it
 
 	WorkerID     string    `json:"worker_id"`
 	CreatedAt    time.Time `json:"created_at"`

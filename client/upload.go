@@ -27,8 +27,10 @@ func (f *Files) UploadDirectory(ctx context.Context, local, remote string, o Cop
 	if err != nil {
 		return nil, err
 	}
-	if err := f.Mkdir(ctx, remote, info.Mode().Perm()|0o700, true); err != nil && ReasonOf(err) != ReasonAlreadyExists {
-		return nil, err
+	if f.at.actions != nil { // else the archive makes it, with the server's mode
+		if err := f.Mkdir(ctx, remote, info.Mode().Perm()|0o700, true); err != nil && ReasonOf(err) != ReasonAlreadyExists {
+			return nil, err
+		}
 	}
 	p := &packing{local: local, progress: o.Progress}
 	r := f.archive(http.MethodPut, remote, ArchiveOptions{Format: Tar})

@@ -59,7 +59,7 @@ func (f *Files) Watch(ctx context.Context, path string, o WatchOptions) iter.Seq
 	if o.Recursive {
 		query.Set("recursive", "true")
 	}
-	r := f.call(http.MethodGet, path, query, "watch")
+	r := f.actionCall(http.MethodGet, path, query, "watch")
 	return func(yield func(WatchEvent, error) bool) {
 		missed := false
 		w := &feed{c: f.c, attempted: "watch " + path,

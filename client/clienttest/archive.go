@@ -17,8 +17,8 @@ import (
 
 func (s *Server) archiveRoutes(mux *http.ServeMux) {
 	const path = "/v1/sandboxes/{id}/archive"
-	mux.HandleFunc("GET "+path, s.usable(s.downloadArchive))
-	mux.HandleFunc("PUT "+path, s.usable(uploadArchive))
+	mux.HandleFunc("GET "+path, s.usable(func(w http.ResponseWriter, r *http.Request, sb *sandbox) { s.downloadArchive(w, r, sb.files) }))
+	mux.HandleFunc("PUT "+path, s.usable(func(w http.ResponseWriter, r *http.Request, sb *sandbox) { uploadArchive(w, r, sb.files) }))
 }
 
 // SendArchive makes the next download of an archive these bytes, as a hostile sandbox might.
@@ -37,12 +37,12 @@ func (s *Server) takeArchive() []byte {
 }
 
 // downloadArchive sends tar or tar.gz; this server has no zstd.
-func (s *Server) downloadArchive(w http.ResponseWriter, r *http.Request, sb *sandbox) {
+func (s *Server) downloadArchive(w http.ResponseWriter, r *http.Request, t *tree) {
 	if raw := s.takeArchive(); raw != nil {
 		w.Write(raw)
 		return
 	}
-	t, q := sb.files, r.URL.Query()
+	q := r.URL.Query()
 	dir := pathpkg.Clean(q.Get("path"))
 	t.mu.Lock()
 	top := t.get(w, dir)
@@ -131,7 +131,7 @@ func (c *cutWriter) Write(p []byte) (int, error) {
 }
 
 // uploadArchive takes tar and tar.gz, and writes nothing of an archive with an entry that leaves the path.
-func uploadArchive(w http.ResponseWriter, r *http.Request, sb *sandbox) {
+func uploadArchive(w http.ResponseWriter, r *http.Request, t *tree) {
 	dir := pathpkg.Clean(r.URL.Query().Get("path"))
 	written := map[string]*Entry{}
 	report := map[string]int{"files": 0, "directories": 0, "bytes": 0, "skipped": 0}
@@ -185,13 +185,13 @@ func uploadArchive(w http.ResponseWriter, r *http.Request, sb *sandbox) {
 		problem(w, 400, "invalid_request", "the body is short")
 		return
 	}
-	sb.files.mu.Lock()
-	defer sb.files.mu.Unlock()
-	if sb.files.entries[dir] == nil {
-		sb.files.writeLocked(dir, &Entry{Type: "directory", Mode: "0755"})
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.entries[dir] == nil {
+		t.writeLocked(dir, &Entry{Type: "directory", Mode: "0755"})
 	}
 	for _, path := range slices.Sorted(maps.Keys(written)) {
-		sb.files.writeLocked(path, written[path])
+		t.writeLocked(path, written[path])
 	}
 	answer(w, 200, report)
 }

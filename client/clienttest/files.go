@@ -64,7 +64,10 @@ func (t *tree) writeLocked(path string, e *Entry) {
 
 // Entry answers what is at path in a sandbox.
 func (s *Server) Entry(sandbox, path string) (Entry, bool) {
-	t := s.tree(sandbox)
+	return s.tree(sandbox).entry(path)
+}
+
+func (t *tree) entry(path string) (Entry, bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if e := t.entries[path]; e != nil {

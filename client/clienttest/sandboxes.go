@@ -4,6 +4,7 @@ import (
 	"crypto/rand"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -27,7 +28,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	doc := map[string]any{
 		"image": "host", "cpu": 1, "memory_mb": 512, "disk_gb": 2, "pids": 256, "ttl_seconds": 3600, "on_timeout": "terminate",
 		"auto_resume": true, "network": []string{}, "env": map[string]any{}, "metadata": map[string]any{}, "user": "sandbox",
-		"workdir": "/workspace",
+		"workdir": "/workspace", "session_id": nil, "session_shared": false, "managed_by": nil,
 	}
 	if !decode(w, r, &doc) {
 		return
@@ -41,13 +42,25 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request) {
 	key := "create " + r.Header.Get("Idempotency-Key")
 	sb, again := s.replays[key].(*sandbox)
 	if !again {
+		files := newTree()
+		if id, ok := doc["session_id"].(string); ok {
+			ses, refused := s.sessionForLocked(id)
+			if refused == nil {
+				refused = s.sessionTakenLocked(ses, doc["session_shared"] == true)
+			}
+			if refused != nil {
+				refused.answer(w)
+				return
+			}
+			files = ses.files
+		}
 		id := newID("sbx_")
 		maps.Copy(doc, map[string]any{
 			"id": id, "sandbox_id": id, "status": status, "status_reason": nil, "worker_id": "wrk_test", "created_at": now(),
 			"ready_at": now(), "expires_at": time.Now().Add(time.Hour).UTC().Format(time.RFC3339), "ended_at": nil,
 			"create_ms": map[string]int{"total": 7}, "usage": map[string]int{},
 		})
-		sb = &sandbox{doc: doc, processes: map[string]*process{}, files: newTree(), events: newJournal(), logs: newJournal()}
+		sb = &sandbox{doc: doc, processes: map[string]*process{}, files: files, events: newJournal(), logs: newJournal()}
 		sb.logs.add("log", map[string]any{"at": now(), "source": "boot", "level": "info", "message": "the sandbox is up"})
 		sb.moved("CREATING", "READY", "")
 		s.sandboxes[id], s.order, s.replays[key] = sb, append(s.order, id), sb
@@ -77,7 +90,8 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 			passed = id == q.Get("cursor")
 			continue
 		}
-		if !matches(sb, q.Get("status"), q) {
+		if !matches(sb.doc, sb.active(), q) || sb.doc["managed_by"] != nil && q.Get("managed") != "true" ||
+			q.Has("session_id") && q.Get("session_id") != sb.doc["session_id"] {
 			continue
 		}
 		if len(items) == limit {
@@ -89,14 +103,15 @@ func (s *Server) list(w http.ResponseWriter, r *http.Request) {
 	answer(w, 200, map[string]any{"items": items, "next_cursor": next})
 }
 
-func matches(sb *sandbox, statuses string, q map[string][]string) bool {
-	if statuses != "" {
+// matches reports whether a thing is among those that a list asks for by status and metadata.
+func matches(doc map[string]any, active bool, q url.Values) bool {
+	if statuses := q.Get("status"); statuses != "" {
 		want := strings.Split(statuses, ",")
-		if !slices.Contains(want, sb.status()) && !(slices.Contains(want, "active") && sb.active()) {
+		if !slices.Contains(want, doc["status"].(string)) && !(slices.Contains(want, "active") && active) {
 			return false
 		}
 	}
-	metadata, _ := sb.doc["metadata"].(map[string]any)
+	metadata, _ := doc["metadata"].(map[string]any)
 	for k, v := range q {
 		if name, ok := strings.CutPrefix(k, "metadata."); ok && metadata[name] != v[0] {
 			return false

@@ -35,6 +35,11 @@ type Server struct {
 	outcomeCuts int                  // streams of code still to break before their result; guarded by mu
 	languages   map[string]Language  // guarded by mu
 	servers     map[int]http.Handler // inside of every sandbox, by port; guarded by mu
+	jobs        map[string]*job      // guarded by mu
+	jobOrder    []string             // guarded by mu
+	held        chan struct{}        // keeps new jobs queued until it is closed; nil: they start; guarded by mu
+	sessions    map[string]*session  // guarded by mu
+	sessionIDs  []string             // by creation; guarded by mu
 	live        map[int]func()       // breaks each open stream; guarded by mu
 	nextLive    int                  // guarded by mu
 	wg          sync.WaitGroup       // programs
@@ -69,7 +74,7 @@ func New() *Server {
 	s := &Server{
 		quit: make(chan struct{}), sandboxes: map[string]*sandbox{}, replays: map[string]any{},
 		programs: maps.Clone(builtins), live: map[int]func(){}, languages: map[string]Language{"python": sums, "bash": sums},
-		servers: map[int]http.Handler{},
+		servers: map[int]http.Handler{}, jobs: map[string]*job{}, sessions: map[string]*session{},
 	}
 	s.http = httptest.NewServer(s.routes())
 	s.URL = s.http.URL
@@ -137,7 +142,7 @@ func (s *Server) Sandboxes() []string {
 	defer s.mu.Unlock()
 	var ids []string
 	for _, id := range s.order {
-		if s.sandboxes[id].active() {
+		if sb := s.sandboxes[id]; sb.active() && sb.doc["managed_by"] == nil {
 			ids = append(ids, id)
 		}
 	}
@@ -208,6 +213,8 @@ func (s *Server) routes() http.Handler {
 	s.archiveRoutes(mux)
 	s.portRoutes(mux)
 	s.observationRoutes(mux)
+	s.jobRoutes(mux)
+	s.sessionRoutes(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", "req_"+rand.Text())
 		if ref, ok := s.note(r); ok {
@@ -294,10 +301,23 @@ func answer(w http.ResponseWriter, status int, body any) {
 }
 
 func problem(w http.ResponseWriter, status int, reason, detail string) {
-	w.Header().Set("Content-Type", "application/problem+json")
-	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(map[string]any{
-		"type": "about:blank", "title": http.StatusText(status), "status": status, "detail": detail, "reason": reason,
+	(&fault{status, reason, detail, nil}).answer(w)
+}
+
+// fault is why a request is refused; more are further members of the problem.
+type fault struct {
+	status         int
+	reason, detail string
+	more           map[string]any
+}
+
+func (f *fault) answer(w http.ResponseWriter) {
+	doc := map[string]any{
+		"type": "about:blank", "title": http.StatusText(f.status), "status": f.status, "detail": f.detail, "reason": f.reason,
 		"request_id": w.Header().Get("X-Request-Id"),
-	})
+	}
+	maps.Copy(doc, f.more)
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(f.status)
+	json.NewEncoder(w).Encode(doc)
 }
