@@ -37,7 +37,7 @@ func DefaultConfig() Config {
 		MaxPids: 16384, MaxTTL: 30 * 24 * time.Hour, MaxSandboxes: 1000, MaxQueued: 500,
 		DefaultCPU: 1, DefaultMemoryMB: 1024, DefaultDiskGB: 4, DefaultPids: 512,
 		DefaultTTL: time.Hour, DefaultPausedTTL: 24 * time.Hour, DefaultQueueWait: 5 * time.Minute,
-		Retention: cay.Retention{Sandboxes: 30 * 24 * time.Hour, Events: 24 * time.Hour, MaxEvents: 200_000, Idempotency: 24 * time.Hour},
+		Retention: cay.Retention{Sandboxes: 30 * 24 * time.Hour, Events: 24 * time.Hour, MaxEvents: 200_000, Idempotency: 24 * time.Hour, Sessions: 30 * 24 * time.Hour},
 	}
 }
 

@@ -20,8 +20,9 @@ func (c Cursor) String() string {
 	return base64.RawURLEncoding.EncodeToString([]byte(strconv.FormatInt(c.At.UnixMicro(), 10) + " " + string(c.ID)))
 }
 
-// ParseCursor reads what [Cursor.String] made; anything else is cay.InvalidRequest on the field cursor.
-func ParseCursor(s string) (Cursor, error) {
+// ParseCursor reads what [Cursor.String] made for a list of things whose ids begin with prefix; anything else is cay.InvalidRequest on the
+// field cursor.
+func ParseCursor(prefix, s string) (Cursor, error) {
 	bad := cay.Errorf(cay.InvalidRequest, "cursor is not one that this server gave out; start again without it").On("cursor")
 	if len(s) > 128 {
 		return Cursor{}, bad
@@ -35,7 +36,7 @@ func ParseCursor(s string) (Cursor, error) {
 	if !ok || err != nil {
 		return Cursor{}, bad
 	}
-	id, ok := cay.ParseID(cay.PrefixSandbox, body)
+	id, ok := cay.ParseID(prefix, body)
 	if !ok {
 		return Cursor{}, bad
 	}

@@ -18,6 +18,8 @@ import (
 type Store interface {
 	Sandboxes
 	Queue
+	Jobs
+	Sessions
 	Workers
 	Access
 	Ports
@@ -27,6 +29,7 @@ type Store interface {
 	Idempotency() Idempotency
 
 	// Purge removes what is older than it has to be kept, and expired tickets. It works in small steps so that other writes pass between.
+	// It leaves jobs, which have blobs: see OldJobs.
 	Purge(ctx context.Context, now time.Time, keep cay.Retention) error
 	Close() error
 }
@@ -38,10 +41,10 @@ type Sandboxes interface {
 	// sessions (ManagedBy) are not counted as the project's. A row of that id that is there already is cay.AlreadyExists.
 	//
 	// With a session (Spec.SessionID) the same transaction sees to it that the session is the project's (else cay.Unprocessable on
-	// session_id), that it has not ended (cay.Gone), is not on its way to or from its archive unless it is the archive that is wanted
-	// (archiving: cay.NotReady), and that nobody uses it who does not share it (cay.Conflict, naming the other's sandbox_id):
-	// all that have not ended count, but those that serve the session itself (ManagedBy is the session). It notes the use, and
-	// writes the session's worker to NearWorker.
+	// session_id), that it has not ended (cay.Gone) and is not on its way to its archive (cay.NotReady; one that is on its way back is what a
+	// use waits for), and that nobody uses it who does not share it (cay.Conflict, naming the other's sandbox_id): all that have not ended
+	// count. What serves the session itself (ManagedBy is the session) neither counts nor asks. It notes the use, and writes the session's
+	// worker to NearWorker, also in sb.
 	InsertSandbox(ctx context.Context, sb *cay.Sandbox, maxActive, maxQueued int64) error
 	Sandbox(ctx context.Context, id cay.ID) (*cay.Sandbox, error)
 	// LiveSandboxes are those that have not ended.
@@ -49,6 +52,7 @@ type Sandboxes interface {
 	ListSandboxes(ctx context.Context, project cay.ID, q cay.SandboxQuery) (items []*cay.Sandbox, next string, err error)
 	// MutateSandbox reads the row, lets change edit it, and writes it and the events in one transaction, guarded by the version. When
 	// change fails nothing is written, and the row as read comes back with its error. change may run more than once and must not block.
+	// When the sandbox ends by it, that is noted as the last use of its session.
 	MutateSandbox(ctx context.Context, id cay.ID, change func(*cay.Sandbox) ([]cay.Event, error)) (*cay.Sandbox, error)
 	// TouchSandboxes writes LastActiveAt and Usage of many rows at once. It neither adds to versions nor moves anything back.
 	TouchSandboxes(ctx context.Context, rows []*cay.Sandbox) error
@@ -107,7 +111,8 @@ type Sessions interface {
 	// session, as of the same transaction; those that serve the session itself are marked by ManagedBy.
 	MutateSession(ctx context.Context, id cay.ID, change func(s *cay.Session, users []*cay.Sandbox) error) (*cay.Session, error)
 	// DueSessions are at most limit sessions for which the sweeper has something to do: expired at now and not in use, or active with a
-	// volume, not in use and not used since idleBefore (zero: none), or deleting, archiving or restoring.
+	// volume, not in use and not used since idleBefore (zero: none), or, after all of those, deleting, archiving or restoring. In use
+	// is what a sandbox uses that does not serve the session itself, or a job that has not finished.
 	DueSessions(ctx context.Context, now, idleBefore time.Time, limit int) ([]*cay.Session, error)
 	// SessionUsers are the sandboxes that have not ended and use the session.
 	SessionUsers(ctx context.Context, id cay.ID) ([]*cay.Sandbox, error)

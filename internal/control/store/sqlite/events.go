@@ -102,6 +102,12 @@ func (s *Store) Purge(ctx context.Context, now time.Time, keep cay.Retention) er
 		func(ctx context.Context, q *db.Queries) (int64, error) {
 			return q.PurgePorts(ctx, purgeStep)
 		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeSessions(ctx, db.PurgeSessionsParams{Before: micros(now.Add(-keep.Sessions)), Max: purgeStep})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeJobTurns(ctx, purgeStep)
+		},
 	} {
 		for n := int64(purgeStep); n == purgeStep; {
 			err := s.transact(ctx, func(ctx context.Context, q *db.Queries) (err error) {

@@ -18,13 +18,9 @@ func fromPort(r db.Port) cay.Port {
 
 // PutPort implements store.Ports.
 func (s *Store) PutPort(ctx context.Context, p cay.Port, limit int64) (kept cay.Port, created bool, err error) {
-	public := int64(0)
-	if p.Public {
-		public = 1
-	}
 	err = s.transact(ctx, func(ctx context.Context, q *db.Queries) error {
 		r, err := q.PutPort(ctx, db.PutPortParams{
-			SandboxID: string(p.SandboxID), Port: int64(p.Number), ProjectID: string(p.ProjectID), Public: public, Nonce: p.Nonce,
+			SandboxID: string(p.SandboxID), Port: int64(p.Number), ProjectID: string(p.ProjectID), Public: flag(p.Public), Nonce: p.Nonce,
 			CreatedAt: micros(p.CreatedAt),
 		})
 		if err != nil {

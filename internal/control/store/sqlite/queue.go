@@ -120,9 +120,7 @@ func (s *Store) PutWorker(ctx context.Context, w cay.Worker) error {
 	p := db.UpsertWorkerParams{
 		ID: string(w.ID), Version: w.Version, Isolation: w.Isolation, Cpu: w.CPU, MemoryMb: w.MemoryMB, DiskGb: w.DiskGB,
 		MaxSandboxes: w.MaxSandboxes, Enforced: enforced, Runtimes: runtimes, Boot: w.Boot, HeartbeatAt: micros(w.HeartbeatAt),
-	}
-	if w.CanFreeze {
-		p.CanFreeze = 1
+		CanFreeze: flag(w.CanFreeze), CanMount: flag(w.CanMount),
 	}
 	return s.transact(ctx, func(ctx context.Context, q *db.Queries) error {
 		if err := q.UpsertWorker(ctx, p); err != nil {
@@ -146,7 +144,7 @@ func loads(ctx context.Context, q *db.Queries) ([]cay.WorkerLoad, error) {
 		w := cay.WorkerLoad{
 			Worker: cay.Worker{
 				ID: cay.ID(r.ID), Version: r.Version, Isolation: r.Isolation, CPU: r.Cpu, MemoryMB: r.MemoryMb, DiskGB: r.DiskGb,
-				MaxSandboxes: r.MaxSandboxes, CanFreeze: r.CanFreeze != 0, Boot: r.Boot,
+				MaxSandboxes: r.MaxSandboxes, CanFreeze: r.CanFreeze != 0, CanMount: r.CanMount != 0, Boot: r.Boot,
 				RegisteredAt: fromMicros(r.RegisteredAt), HeartbeatAt: fromMicros(r.HeartbeatAt),
 			},
 			UsedCPU: row.UsedCpu, UsedMemoryMB: row.UsedMemoryMb, UsedDiskGB: row.UsedDiskGb, Sandboxes: row.Sandboxes,

@@ -5,11 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math"
 	"time"
 
 	"github.com/cayhq/cay"
-	"github.com/cayhq/cay/internal/control/store"
 	"github.com/cayhq/cay/internal/control/store/sqlite/db"
 )
 
@@ -19,8 +17,16 @@ func (s *Store) InsertSandbox(ctx context.Context, sb *cay.Sandbox, maxActive, m
 	if err != nil {
 		return err
 	}
-	return s.transact(ctx, func(ctx context.Context, q *db.Queries) error {
-		if maxActive > 0 {
+	near := sb.NearWorker
+	err = s.transact(ctx, func(ctx context.Context, q *db.Queries) error {
+		exists, err := q.SandboxExists(ctx, row.ID)
+		if err != nil {
+			return fmt.Errorf("look for sandbox %s: %w", sb.ID, err)
+		}
+		if exists {
+			return cay.Errorf(cay.AlreadyExists, "there is a sandbox %s already", sb.ID)
+		}
+		if maxActive > 0 && sb.Spec.ManagedBy == "" {
 			n, err := q.CountActive(ctx, row.ProjectID)
 			if err != nil {
 				return fmt.Errorf("count sandboxes of %s: %w", sb.ProjectID, err)
@@ -38,11 +44,23 @@ func (s *Store) InsertSandbox(ctx context.Context, sb *cay.Sandbox, maxActive, m
 				return cay.Errorf(cay.NoCapacity, "%d sandboxes are waiting to be created already; try again later", n).After(5 * time.Second)
 			}
 		}
+		if sb.Spec.SessionID != "" {
+			session, err := useSession(ctx, q, sb)
+			if err != nil {
+				return err
+			}
+			near = session.WorkerID
+		}
+		row.NearWorker = string(near)
 		if err := q.InsertSandbox(ctx, db.InsertSandboxParams(row)); err != nil {
 			return fmt.Errorf("insert sandbox %s: %w", sb.ID, err)
 		}
 		return nil
 	})
+	if err == nil {
+		sb.NearWorker = near
+	}
+	return err
 }
 
 // Sandbox implements store.Sandboxes.
@@ -65,33 +83,17 @@ func (s *Store) LiveSandboxes(ctx context.Context) ([]*cay.Sandbox, error) {
 
 // ListSandboxes implements store.Sandboxes.
 func (s *Store) ListSandboxes(ctx context.Context, project cay.ID, q cay.SandboxQuery) ([]*cay.Sandbox, string, error) {
+	page, err := pageOf(cay.PrefixSandbox, q.Limit, q.Cursor, q.Ascending, q.CreatedAfter, q.Metadata)
+	if err != nil {
+		return nil, "", err
+	}
+	statuses, err := encodeAny(q.Statuses)
+	if err != nil {
+		return nil, "", err
+	}
 	p := db.ListNewestFirstParams{
-		ProjectID: string(project), CreatedAfter: math.MinInt64, CursorAt: math.MaxInt64,
-		Statuses: "[]", Metadata: "{}", Max: int64(q.Limit) + 1,
-	}
-	if !q.CreatedAfter.IsZero() {
-		p.CreatedAfter = micros(q.CreatedAfter)
-	}
-	if q.Ascending {
-		p.CursorAt = math.MinInt64
-	}
-	if q.Cursor != "" {
-		at, err := store.ParseCursor(q.Cursor)
-		if err != nil {
-			return nil, "", err
-		}
-		p.CursorAt, p.CursorID = micros(at.At), string(at.ID)
-	}
-	var err error
-	if len(q.Statuses) > 0 {
-		if p.Statuses, err = encode(q.Statuses); err != nil {
-			return nil, "", err
-		}
-	}
-	if len(q.Metadata) > 0 {
-		if p.Metadata, err = encode(q.Metadata); err != nil {
-			return nil, "", err
-		}
+		ProjectID: string(project), CreatedAfter: page.after, CursorAt: page.cursorAt, CursorID: page.cursorID, Max: page.max,
+		Metadata: page.metadata, Statuses: statuses, SessionID: string(q.SessionID), Managed: flag(q.Managed),
 	}
 	var rows []db.Sandbox
 	if q.Ascending {
@@ -102,12 +104,7 @@ func (s *Store) ListSandboxes(ctx context.Context, project cay.ID, q cay.Sandbox
 	if err != nil {
 		return nil, "", fmt.Errorf("list sandboxes of %s: %w", project, err)
 	}
-	next := ""
-	if len(rows) > q.Limit {
-		rows = rows[:q.Limit]
-		last := rows[len(rows)-1]
-		next = store.Cursor{At: fromMicros(last.CreatedAt), ID: cay.ID(last.ID)}.String()
-	}
+	rows, next := cut(rows, q.Limit, func(r db.Sandbox) (int64, string) { return r.CreatedAt, r.ID })
 	items, err := fromRows(rows)
 	return items, next, err
 }
@@ -132,6 +129,11 @@ func (s *Store) MutateSandbox(ctx context.Context, id cay.ID, change func(*cay.S
 		}
 		if err := update(ctx, q, &edited); err != nil {
 			return err
+		}
+		if edited.Spec.SessionID != "" && read.EndedAt.IsZero() && !edited.EndedAt.IsZero() {
+			if err := noteUse(ctx, q, edited.Spec.SessionID, edited.EndedAt); err != nil {
+				return err
+			}
 		}
 		for _, e := range events {
 			if err := insertEvent(ctx, q, e); err != nil {
@@ -158,6 +160,7 @@ func update(ctx context.Context, q *db.Queries, sb *cay.Sandbox) error {
 		CreateQueueMs: row.CreateQueueMs, CreateScheduleMs: row.CreateScheduleMs, CreateBootMs: row.CreateBootMs, CreateTotalMs: row.CreateTotalMs,
 		CpuSeconds: row.CpuSeconds, MemoryMbSeconds: row.MemoryMbSeconds, PeakMemoryMb: row.PeakMemoryMb, DiskMb: row.DiskMb, EgressBytes: row.EgressBytes,
 		Op: row.Op, Attempt: row.Attempt, LeaseOwner: row.LeaseOwner, LeaseUntil: row.LeaseUntil, NotBefore: row.NotBefore, FailureCount: row.FailureCount,
+		NearWorker: row.NearWorker,
 	})
 	if err != nil {
 		return fmt.Errorf("update sandbox %s: %w", sb.ID, err)
@@ -223,6 +226,7 @@ func toRow(sb *cay.Sandbox) (db.Sandbox, error) {
 		DiskMb: sb.Usage.DiskMB, EgressBytes: sb.Usage.EgressBytes,
 		Op: string(sb.Op), Attempt: sb.Attempt, LeaseOwner: sb.LeaseOwner, LeaseUntil: micros(sb.LeaseUntil), NotBefore: micros(sb.NotBefore),
 		FailureCount: sb.FailureCount, Version: sb.Version,
+		SessionID: string(sb.Spec.SessionID), SessionShared: flag(sb.Spec.SessionShared), ManagedBy: string(sb.Spec.ManagedBy), NearWorker: string(sb.NearWorker),
 	}, errors.Join(err1, err2)
 }
 
@@ -239,7 +243,7 @@ func fromRow(row db.Sandbox) (*cay.Sandbox, error) {
 			DiskMB: row.DiskMb, EgressBytes: row.EgressBytes,
 		},
 		Op: cay.Operation(row.Op), Attempt: row.Attempt, LeaseOwner: row.LeaseOwner, LeaseUntil: fromMicros(row.LeaseUntil),
-		NotBefore: fromMicros(row.NotBefore), FailureCount: row.FailureCount, Version: row.Version,
+		NotBefore: fromMicros(row.NotBefore), FailureCount: row.FailureCount, Version: row.Version, NearWorker: cay.ID(row.NearWorker),
 	}
 	if err := json.Unmarshal([]byte(row.Spec), &sb.Spec); err != nil {
 		return nil, fmt.Errorf("read spec of sandbox %s: %w", row.ID, err)

@@ -40,7 +40,7 @@ type Store struct {
 	read     *sql.DB
 	reading  *db.Queries
 
-	jobs      chan job
+	writes    chan write
 	closing   chan struct{}
 	closeOnce sync.Once
 	writer    sync.WaitGroup
@@ -49,8 +49,8 @@ type Store struct {
 
 var _ store.Store = (*Store)(nil)
 
-// job is one write and where its outcome goes.
-type job struct {
+// write is one change and where its outcome goes.
+type write struct {
 	do     func(ctx context.Context, q *db.Queries) error
 	unsync bool       // it need not survive the machine, and waits for no disk
 	done   chan error // capacity 1
@@ -68,7 +68,7 @@ func Open(ctx context.Context, path string) (*Store, error) {
 	if err := f.Close(); err != nil {
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	s := &Store{jobs: make(chan job), closing: make(chan struct{})}
+	s := &Store{writes: make(chan write), closing: make(chan struct{})}
 	if s.write, err = open(path, 1, "synchronous(FULL)", "foreign_keys(1)", "journal_size_limit(67108864)"); err != nil {
 		return nil, fmt.Errorf("open store %s: %w", path, err)
 	}
@@ -123,19 +123,19 @@ func (s *Store) Close() error {
 // transact runs do within a write transaction and returns once it is committed. Until the writer has taken it up it can be called
 // off by ctx; from then on the caller gets the true outcome.
 func (s *Store) transact(ctx context.Context, do func(ctx context.Context, q *db.Queries) error) error {
-	return s.hand(ctx, job{do: do, done: make(chan error, 1)})
+	return s.hand(ctx, write{do: do, done: make(chan error, 1)})
 }
 
 // transactUnsynced is transact for what need not survive the machine: it does not wait for the disk. A later transact makes it as
 // durable as itself, and what is lost is lost from the end, so that the file is always as it once was.
 func (s *Store) transactUnsynced(ctx context.Context, do func(ctx context.Context, q *db.Queries) error) error {
-	return s.hand(ctx, job{do: do, unsync: true, done: make(chan error, 1)})
+	return s.hand(ctx, write{do: do, unsync: true, done: make(chan error, 1)})
 }
 
-func (s *Store) hand(ctx context.Context, j job) error {
+func (s *Store) hand(ctx context.Context, w write) error {
 	select {
-	case s.jobs <- j:
-		return <-j.done
+	case s.writes <- w:
+		return <-w.done
 	case <-s.closing:
 		return errClosed
 	case <-ctx.Done():
@@ -148,19 +148,19 @@ func (s *Store) writeLoop() {
 		select {
 		case <-s.closing:
 			return
-		case first := <-s.jobs:
+		case first := <-s.writes:
 			s.commit(s.gather(first))
 		}
 	}
 }
 
 // gather adds the writes that wait already: they came in while the last commit was on its way to the disk.
-func (s *Store) gather(first job) []job {
-	group := []job{first}
+func (s *Store) gather(first write) []write {
+	group := []write{first}
 	for len(group) < maxGroup {
 		select {
-		case j := <-s.jobs:
-			group = append(group, j)
+		case w := <-s.writes:
+			group = append(group, w)
 		default:
 			return group
 		}
@@ -168,12 +168,12 @@ func (s *Store) gather(first job) []job {
 	return group
 }
 
-// commit runs a group in one transaction, each job within a savepoint so that its failure is its own.
-func (s *Store) commit(group []job) {
+// commit runs a group in one transaction, each write within a savepoint so that its failure is its own.
+func (s *Store) commit(group []write) {
 	ctx := context.Background() // a write that was taken up is finished
 	outcomes := make([]error, len(group))
 	err := func() error {
-		if err := s.setSync(ctx, slices.ContainsFunc(group, func(j job) bool { return !j.unsync })); err != nil {
+		if err := s.setSync(ctx, slices.ContainsFunc(group, func(w write) bool { return !w.unsync })); err != nil {
 			return err
 		}
 		tx, err := s.write.BeginTx(ctx, nil)
@@ -182,16 +182,16 @@ func (s *Store) commit(group []job) {
 		}
 		defer tx.Rollback() // nothing after a commit
 		q := db.New(tx)
-		for i, j := range group {
-			if _, err := tx.ExecContext(ctx, "SAVEPOINT job"); err != nil {
+		for i, w := range group {
+			if _, err := tx.ExecContext(ctx, "SAVEPOINT one"); err != nil {
 				return fmt.Errorf("savepoint: %w", err)
 			}
-			if outcomes[i] = j.do(ctx, q); outcomes[i] != nil {
-				if _, err := tx.ExecContext(ctx, "ROLLBACK TO job"); err != nil {
+			if outcomes[i] = w.do(ctx, q); outcomes[i] != nil {
+				if _, err := tx.ExecContext(ctx, "ROLLBACK TO one"); err != nil {
 					return fmt.Errorf("roll back to savepoint: %w", err)
 				}
 			}
-			if _, err := tx.ExecContext(ctx, "RELEASE job"); err != nil {
+			if _, err := tx.ExecContext(ctx, "RELEASE one"); err != nil {
 				return fmt.Errorf("release savepoint: %w", err)
 			}
 		}
@@ -200,11 +200,11 @@ func (s *Store) commit(group []job) {
 		}
 		return nil
 	}()
-	for i, j := range group {
+	for i, w := range group {
 		if outcomes[i] == nil && err != nil {
 			outcomes[i] = fmt.Errorf("write to the store: %w", err)
 		}
-		j.done <- full(outcomes[i])
+		w.done <- full(outcomes[i])
 	}
 }
 
@@ -249,6 +249,13 @@ func micros(t time.Time) int64 {
 		return 0
 	}
 	return t.UnixMicro()
+}
+
+func flag(b bool) int64 {
+	if b {
+		return 1
+	}
+	return 0
 }
 
 func fromMicros(us int64) time.Time {

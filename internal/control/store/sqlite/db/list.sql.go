@@ -10,14 +10,15 @@ import (
 )
 
 const listNewestFirst = `-- name: ListNewestFirst :many
-SELECT s.id, s.project_id, s.spec, s.metadata, s.cpu, s.memory_mb, s.disk_gb, s.status, s.status_reason, s.detail, s.worker_id, s.created_at, s.ready_at, s.expires_at, s.last_active_at, s.paused_at, s.ended_at, s.ttl_left, s.queue_deadline, s.create_queue_ms, s.create_schedule_ms, s.create_boot_ms, s.create_total_ms, s.cpu_seconds, s.memory_mb_seconds, s.peak_memory_mb, s.disk_mb, s.egress_bytes, s.op, s.attempt, s.lease_owner, s.lease_until, s.not_before, s.failure_count, s.version FROM sandboxes s
+SELECT s.id, s.project_id, s.spec, s.metadata, s.cpu, s.memory_mb, s.disk_gb, s.status, s.status_reason, s.detail, s.worker_id, s.created_at, s.ready_at, s.expires_at, s.last_active_at, s.paused_at, s.ended_at, s.ttl_left, s.queue_deadline, s.create_queue_ms, s.create_schedule_ms, s.create_boot_ms, s.create_total_ms, s.cpu_seconds, s.memory_mb_seconds, s.peak_memory_mb, s.disk_mb, s.egress_bytes, s.op, s.attempt, s.lease_owner, s.lease_until, s.not_before, s.failure_count, s.version, s.session_id, s.session_shared, s.managed_by, s.near_worker FROM sandboxes s
 WHERE s.project_id = ?1 AND s.created_at > ?2
   AND (s.created_at < ?3 OR (s.created_at = ?3 AND s.id < ?4))
-  AND (CAST(?5 AS TEXT) = '[]' OR s.status IN (SELECT w.value FROM json_each(CAST(?5 AS TEXT)) w))
+  AND (CAST(?5 AS INTEGER) <> 0 OR s.managed_by = '') AND (CAST(?6 AS TEXT) = '' OR s.session_id = CAST(?6 AS TEXT))
+  AND (CAST(?7 AS TEXT) = '[]' OR s.status IN (SELECT w.value FROM json_each(CAST(?7 AS TEXT)) w))
   AND NOT EXISTS (
-      SELECT 1 FROM json_each(CAST(?6 AS TEXT)) f
+      SELECT 1 FROM json_each(CAST(?8 AS TEXT)) f
       WHERE NOT EXISTS (SELECT 1 FROM json_each(s.metadata) m WHERE m.key = f.key AND m.value = f.value))
-ORDER BY s.created_at DESC, s.id DESC LIMIT ?7
+ORDER BY s.created_at DESC, s.id DESC LIMIT ?9
 `
 
 type ListNewestFirstParams struct {
@@ -25,6 +26,8 @@ type ListNewestFirstParams struct {
 	CreatedAfter int64
 	CursorAt     int64
 	CursorID     string
+	Managed      int64
+	SessionID    string
 	Statuses     string
 	Metadata     string
 	Max          int64
@@ -38,6 +41,8 @@ func (q *Queries) ListNewestFirst(ctx context.Context, arg ListNewestFirstParams
 		arg.CreatedAfter,
 		arg.CursorAt,
 		arg.CursorID,
+		arg.Managed,
+		arg.SessionID,
 		arg.Statuses,
 		arg.Metadata,
 		arg.Max,
@@ -85,6 +90,10 @@ func (q *Queries) ListNewestFirst(ctx context.Context, arg ListNewestFirstParams
 			&i.NotBefore,
 			&i.FailureCount,
 			&i.Version,
+			&i.SessionID,
+			&i.SessionShared,
+			&i.ManagedBy,
+			&i.NearWorker,
 		); err != nil {
 			return nil, err
 		}
@@ -100,14 +109,15 @@ func (q *Queries) ListNewestFirst(ctx context.Context, arg ListNewestFirstParams
 }
 
 const listOldestFirst = `-- name: ListOldestFirst :many
-SELECT s.id, s.project_id, s.spec, s.metadata, s.cpu, s.memory_mb, s.disk_gb, s.status, s.status_reason, s.detail, s.worker_id, s.created_at, s.ready_at, s.expires_at, s.last_active_at, s.paused_at, s.ended_at, s.ttl_left, s.queue_deadline, s.create_queue_ms, s.create_schedule_ms, s.create_boot_ms, s.create_total_ms, s.cpu_seconds, s.memory_mb_seconds, s.peak_memory_mb, s.disk_mb, s.egress_bytes, s.op, s.attempt, s.lease_owner, s.lease_until, s.not_before, s.failure_count, s.version FROM sandboxes s
+SELECT s.id, s.project_id, s.spec, s.metadata, s.cpu, s.memory_mb, s.disk_gb, s.status, s.status_reason, s.detail, s.worker_id, s.created_at, s.ready_at, s.expires_at, s.last_active_at, s.paused_at, s.ended_at, s.ttl_left, s.queue_deadline, s.create_queue_ms, s.create_schedule_ms, s.create_boot_ms, s.create_total_ms, s.cpu_seconds, s.memory_mb_seconds, s.peak_memory_mb, s.disk_mb, s.egress_bytes, s.op, s.attempt, s.lease_owner, s.lease_until, s.not_before, s.failure_count, s.version, s.session_id, s.session_shared, s.managed_by, s.near_worker FROM sandboxes s
 WHERE s.project_id = ?1 AND s.created_at > ?2
   AND (s.created_at > ?3 OR (s.created_at = ?3 AND s.id > ?4))
-  AND (CAST(?5 AS TEXT) = '[]' OR s.status IN (SELECT w.value FROM json_each(CAST(?5 AS TEXT)) w))
+  AND (CAST(?5 AS INTEGER) <> 0 OR s.managed_by = '') AND (CAST(?6 AS TEXT) = '' OR s.session_id = CAST(?6 AS TEXT))
+  AND (CAST(?7 AS TEXT) = '[]' OR s.status IN (SELECT w.value FROM json_each(CAST(?7 AS TEXT)) w))
   AND NOT EXISTS (
-      SELECT 1 FROM json_each(CAST(?6 AS TEXT)) f
+      SELECT 1 FROM json_each(CAST(?8 AS TEXT)) f
       WHERE NOT EXISTS (SELECT 1 FROM json_each(s.metadata) m WHERE m.key = f.key AND m.value = f.value))
-ORDER BY s.created_at, s.id LIMIT ?7
+ORDER BY s.created_at, s.id LIMIT ?9
 `
 
 type ListOldestFirstParams struct {
@@ -115,6 +125,8 @@ type ListOldestFirstParams struct {
 	CreatedAfter int64
 	CursorAt     int64
 	CursorID     string
+	Managed      int64
+	SessionID    string
 	Statuses     string
 	Metadata     string
 	Max          int64
@@ -126,6 +138,8 @@ func (q *Queries) ListOldestFirst(ctx context.Context, arg ListOldestFirstParams
 		arg.CreatedAfter,
 		arg.CursorAt,
 		arg.CursorID,
+		arg.Managed,
+		arg.SessionID,
 		arg.Statuses,
 		arg.Metadata,
 		arg.Max,
@@ -173,6 +187,10 @@ func (q *Queries) ListOldestFirst(ctx context.Context, arg ListOldestFirstParams
 			&i.NotBefore,
 			&i.FailureCount,
 			&i.Version,
+			&i.SessionID,
+			&i.SessionShared,
+			&i.ManagedBy,
+			&i.NearWorker,
 		); err != nil {
 			return nil, err
 		}

@@ -4,6 +4,10 @@
 
 package db
 
+import (
+	"database/sql"
+)
+
 type ApiKey struct {
 	ID        string
 	ProjectID string
@@ -34,6 +38,52 @@ type IdempotencyKey struct {
 	Status      int64
 	ObjectID    string
 	CreatedAt   int64
+}
+
+type Job struct {
+	ID              string
+	ProjectID       string
+	SessionID       string
+	SessionShared   int64
+	Spec            string
+	Metadata        string
+	Priority        int64
+	Status          string
+	InputKey        string
+	ResultKey       string
+	Attempt         int64
+	SandboxID       string
+	ProcessID       string
+	QueuedAt        int64
+	StartedAt       int64
+	FinishedAt      int64
+	QueueDeadline   int64
+	CancelAsked     int64
+	ExitCode        sql.NullInt64
+	Signal          string
+	Duration        int64
+	CpuSeconds      float64
+	MemoryMbSeconds float64
+	PeakMemoryMb    int64
+	DiskMb          int64
+	EgressBytes     int64
+	Fault           string
+	Fence           int64
+	LeaseOwner      string
+	LeaseUntil      int64
+	NotBefore       int64
+	Version         int64
+}
+
+type JobPayload struct {
+	JobID  string
+	Input  []byte
+	Result []byte
+}
+
+type JobTurn struct {
+	ProjectID string
+	Turn      int64
 }
 
 type Port struct {
@@ -87,11 +137,35 @@ type Sandbox struct {
 	NotBefore        int64
 	FailureCount     int64
 	Version          int64
+	SessionID        string
+	SessionShared    int64
+	ManagedBy        string
+	NearWorker       string
 }
 
 type ServerSecret struct {
 	Name  string
 	Value []byte
+}
+
+type Session struct {
+	ID            string
+	ProjectID     string
+	Name          string
+	Metadata      string
+	Status        string
+	StatusReason  string
+	DiskGb        float64
+	Ttl           int64
+	WorkerID      string
+	CreatedAt     int64
+	LastUsedAt    int64
+	ExpiresAt     int64
+	EndedAt       int64
+	ArchiveKey    string
+	ArchiveDigest string
+	ArchiveBytes  int64
+	Version       int64
 }
 
 type Ticket struct {
@@ -116,4 +190,5 @@ type Worker struct {
 	Boot         string
 	RegisteredAt int64
 	HeartbeatAt  int64
+	CanMount     int64
 }

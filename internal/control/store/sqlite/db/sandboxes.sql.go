@@ -10,7 +10,7 @@ import (
 )
 
 const countActive = `-- name: CountActive :one
-SELECT count(*) FROM sandboxes WHERE project_id = ? AND ended_at = 0 AND status <> 'TERMINATING'
+SELECT count(*) FROM sandboxes WHERE project_id = ? AND ended_at = 0 AND status <> 'TERMINATING' AND managed_by = ''
 `
 
 func (q *Queries) CountActive(ctx context.Context, projectID string) (int64, error) {
@@ -32,7 +32,7 @@ func (q *Queries) CountQueued(ctx context.Context) (int64, error) {
 }
 
 const dueSandboxes = `-- name: DueSandboxes :many
-SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version FROM sandboxes
+SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker FROM sandboxes
 WHERE op <> '' AND op IN (SELECT o.value FROM json_each(CAST(?1 AS TEXT)) o) AND not_before <= ?2 AND lease_until <= ?2
 ORDER BY created_at, id LIMIT ?3
 `
@@ -88,6 +88,10 @@ func (q *Queries) DueSandboxes(ctx context.Context, arg DueSandboxesParams) ([]S
 			&i.NotBefore,
 			&i.FailureCount,
 			&i.Version,
+			&i.SessionID,
+			&i.SessionShared,
+			&i.ManagedBy,
+			&i.NearWorker,
 		); err != nil {
 			return nil, err
 		}
@@ -108,8 +112,9 @@ INSERT INTO sandboxes (
     created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline,
     create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms,
     cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes,
-    op, attempt, lease_owner, lease_until, not_before, failure_count, version
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    op, attempt, lease_owner, lease_until, not_before, failure_count, version,
+    session_id, session_shared, managed_by, near_worker
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertSandboxParams struct {
@@ -148,6 +153,10 @@ type InsertSandboxParams struct {
 	NotBefore        int64
 	FailureCount     int64
 	Version          int64
+	SessionID        string
+	SessionShared    int64
+	ManagedBy        string
+	NearWorker       string
 }
 
 func (q *Queries) InsertSandbox(ctx context.Context, arg InsertSandboxParams) error {
@@ -187,12 +196,16 @@ func (q *Queries) InsertSandbox(ctx context.Context, arg InsertSandboxParams) er
 		arg.NotBefore,
 		arg.FailureCount,
 		arg.Version,
+		arg.SessionID,
+		arg.SessionShared,
+		arg.ManagedBy,
+		arg.NearWorker,
 	)
 	return err
 }
 
 const liveSandboxes = `-- name: LiveSandboxes :many
-SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version FROM sandboxes WHERE ended_at = 0 ORDER BY created_at, id
+SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker FROM sandboxes WHERE ended_at = 0 ORDER BY created_at, id
 `
 
 func (q *Queries) LiveSandboxes(ctx context.Context) ([]Sandbox, error) {
@@ -240,6 +253,10 @@ func (q *Queries) LiveSandboxes(ctx context.Context) ([]Sandbox, error) {
 			&i.NotBefore,
 			&i.FailureCount,
 			&i.Version,
+			&i.SessionID,
+			&i.SessionShared,
+			&i.ManagedBy,
+			&i.NearWorker,
 		); err != nil {
 			return nil, err
 		}
@@ -311,7 +328,7 @@ func (q *Queries) RenewLease(ctx context.Context, arg RenewLeaseParams) (int64, 
 }
 
 const sandbox = `-- name: Sandbox :one
-SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version FROM sandboxes WHERE id = ?
+SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker FROM sandboxes WHERE id = ?
 `
 
 func (q *Queries) Sandbox(ctx context.Context, id string) (Sandbox, error) {
@@ -353,8 +370,23 @@ func (q *Queries) Sandbox(ctx context.Context, id string) (Sandbox, error) {
 		&i.NotBefore,
 		&i.FailureCount,
 		&i.Version,
+		&i.SessionID,
+		&i.SessionShared,
+		&i.ManagedBy,
+		&i.NearWorker,
 	)
 	return i, err
+}
+
+const sandboxExists = `-- name: SandboxExists :one
+SELECT EXISTS (SELECT 1 FROM sandboxes WHERE id = ?)
+`
+
+func (q *Queries) SandboxExists(ctx context.Context, id string) (bool, error) {
+	row := q.db.QueryRowContext(ctx, sandboxExists, id)
+	var exists bool
+	err := row.Scan(&exists)
+	return exists, err
 }
 
 const touchSandbox = `-- name: TouchSandbox :exec
@@ -397,8 +429,8 @@ UPDATE sandboxes SET
     create_total_ms = ?17, cpu_seconds = ?18, memory_mb_seconds = ?19,
     peak_memory_mb = ?20, disk_mb = ?21, egress_bytes = ?22,
     op = ?23, attempt = ?24, lease_owner = ?25, lease_until = ?26, not_before = ?27,
-    failure_count = ?28, version = ?29 + 1
-WHERE id = ?30 AND version = ?29
+    failure_count = ?28, near_worker = ?29, version = ?30 + 1
+WHERE id = ?31 AND version = ?30
 `
 
 type UpdateSandboxParams struct {
@@ -430,6 +462,7 @@ type UpdateSandboxParams struct {
 	LeaseUntil       int64
 	NotBefore        int64
 	FailureCount     int64
+	NearWorker       string
 	Version          interface{}
 	ID               string
 }
@@ -464,6 +497,7 @@ func (q *Queries) UpdateSandbox(ctx context.Context, arg UpdateSandboxParams) (i
 		arg.LeaseUntil,
 		arg.NotBefore,
 		arg.FailureCount,
+		arg.NearWorker,
 		arg.Version,
 		arg.ID,
 	)

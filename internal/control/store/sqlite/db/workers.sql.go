@@ -10,12 +10,13 @@ import (
 )
 
 const upsertWorker = `-- name: UpsertWorker :exec
-INSERT INTO workers (id, version, isolation, cpu, memory_mb, disk_gb, max_sandboxes, enforced, runtimes, can_freeze, boot, registered_at, heartbeat_at)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?12)
+INSERT INTO workers (id, version, isolation, cpu, memory_mb, disk_gb, max_sandboxes, enforced, runtimes, can_freeze, boot, registered_at, heartbeat_at, can_mount)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?12, ?13)
 ON CONFLICT (id) DO UPDATE SET
     version = excluded.version, isolation = excluded.isolation, cpu = excluded.cpu, memory_mb = excluded.memory_mb,
     disk_gb = excluded.disk_gb, max_sandboxes = excluded.max_sandboxes, enforced = excluded.enforced,
-    runtimes = excluded.runtimes, can_freeze = excluded.can_freeze, boot = excluded.boot, heartbeat_at = excluded.heartbeat_at
+    runtimes = excluded.runtimes, can_freeze = excluded.can_freeze, can_mount = excluded.can_mount, boot = excluded.boot,
+    heartbeat_at = excluded.heartbeat_at
 `
 
 type UpsertWorkerParams struct {
@@ -31,6 +32,7 @@ type UpsertWorkerParams struct {
 	CanFreeze    int64
 	Boot         string
 	HeartbeatAt  int64
+	CanMount     int64
 }
 
 func (q *Queries) UpsertWorker(ctx context.Context, arg UpsertWorkerParams) error {
@@ -47,13 +49,14 @@ func (q *Queries) UpsertWorker(ctx context.Context, arg UpsertWorkerParams) erro
 		arg.CanFreeze,
 		arg.Boot,
 		arg.HeartbeatAt,
+		arg.CanMount,
 	)
 	return err
 }
 
 const workerLoads = `-- name: WorkerLoads :many
 SELECT
-    w.id, w.version, w.isolation, w.cpu, w.memory_mb, w.disk_gb, w.max_sandboxes, w.enforced, w.runtimes, w.can_freeze, w.boot, w.registered_at, w.heartbeat_at,
+    w.id, w.version, w.isolation, w.cpu, w.memory_mb, w.disk_gb, w.max_sandboxes, w.enforced, w.runtimes, w.can_freeze, w.boot, w.registered_at, w.heartbeat_at, w.can_mount,
     CAST(coalesce(sum(s.cpu), 0) AS REAL) AS used_cpu, CAST(coalesce(sum(s.memory_mb), 0) AS INTEGER) AS used_memory_mb,
     CAST(coalesce(sum(s.disk_gb), 0) AS REAL) AS used_disk_gb, count(s.id) AS sandboxes
 FROM workers w LEFT JOIN sandboxes s ON s.worker_id = w.id AND (s.ended_at = 0 OR s.op <> '')
@@ -91,6 +94,7 @@ func (q *Queries) WorkerLoads(ctx context.Context) ([]WorkerLoadsRow, error) {
 			&i.Worker.Boot,
 			&i.Worker.RegisteredAt,
 			&i.Worker.HeartbeatAt,
+			&i.Worker.CanMount,
 			&i.UsedCpu,
 			&i.UsedMemoryMb,
 			&i.UsedDiskGb,

@@ -4,6 +4,7 @@
 SELECT s.* FROM sandboxes s
 WHERE s.project_id = @project_id AND s.created_at > @created_after
   AND (s.created_at < @cursor_at OR (s.created_at = @cursor_at AND s.id < @cursor_id))
+  AND (CAST(@managed AS INTEGER) <> 0 OR s.managed_by = '') AND (CAST(@session_id AS TEXT) = '' OR s.session_id = CAST(@session_id AS TEXT))
   AND (CAST(@statuses AS TEXT) = '[]' OR s.status IN (SELECT w.value FROM json_each(CAST(@statuses AS TEXT)) w))
   AND NOT EXISTS (
       SELECT 1 FROM json_each(CAST(@metadata AS TEXT)) f
@@ -14,6 +15,7 @@ ORDER BY s.created_at DESC, s.id DESC LIMIT @max;
 SELECT s.* FROM sandboxes s
 WHERE s.project_id = @project_id AND s.created_at > @created_after
   AND (s.created_at > @cursor_at OR (s.created_at = @cursor_at AND s.id > @cursor_id))
+  AND (CAST(@managed AS INTEGER) <> 0 OR s.managed_by = '') AND (CAST(@session_id AS TEXT) = '' OR s.session_id = CAST(@session_id AS TEXT))
   AND (CAST(@statuses AS TEXT) = '[]' OR s.status IN (SELECT w.value FROM json_each(CAST(@statuses AS TEXT)) w))
   AND NOT EXISTS (
       SELECT 1 FROM json_each(CAST(@metadata AS TEXT)) f

@@ -4,8 +4,12 @@ INSERT INTO sandboxes (
     created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline,
     create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms,
     cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes,
-    op, attempt, lease_owner, lease_until, not_before, failure_count, version
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    op, attempt, lease_owner, lease_until, not_before, failure_count, version,
+    session_id, session_shared, managed_by, near_worker
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: SandboxExists :one
+SELECT EXISTS (SELECT 1 FROM sandboxes WHERE id = ?);
 
 -- name: Sandbox :one
 SELECT * FROM sandboxes WHERE id = ?;
@@ -22,11 +26,11 @@ UPDATE sandboxes SET
     create_total_ms = @create_total_ms, cpu_seconds = @cpu_seconds, memory_mb_seconds = @memory_mb_seconds,
     peak_memory_mb = @peak_memory_mb, disk_mb = @disk_mb, egress_bytes = @egress_bytes,
     op = @op, attempt = @attempt, lease_owner = @lease_owner, lease_until = @lease_until, not_before = @not_before,
-    failure_count = @failure_count, version = @version + 1
+    failure_count = @failure_count, near_worker = @near_worker, version = @version + 1
 WHERE id = @id AND version = @version;
 
 -- name: CountActive :one
-SELECT count(*) FROM sandboxes WHERE project_id = ? AND ended_at = 0 AND status <> 'TERMINATING';
+SELECT count(*) FROM sandboxes WHERE project_id = ? AND ended_at = 0 AND status <> 'TERMINATING' AND managed_by = '';
 
 -- name: CountQueued :one
 SELECT count(*) FROM sandboxes WHERE op <> '' AND status = 'CREATING';

@@ -1,10 +1,11 @@
 -- name: UpsertWorker :exec
-INSERT INTO workers (id, version, isolation, cpu, memory_mb, disk_gb, max_sandboxes, enforced, runtimes, can_freeze, boot, registered_at, heartbeat_at)
-VALUES (@id, @version, @isolation, @cpu, @memory_mb, @disk_gb, @max_sandboxes, @enforced, @runtimes, @can_freeze, @boot, @heartbeat_at, @heartbeat_at)
+INSERT INTO workers (id, version, isolation, cpu, memory_mb, disk_gb, max_sandboxes, enforced, runtimes, can_freeze, boot, registered_at, heartbeat_at, can_mount)
+VALUES (@id, @version, @isolation, @cpu, @memory_mb, @disk_gb, @max_sandboxes, @enforced, @runtimes, @can_freeze, @boot, @heartbeat_at, @heartbeat_at, @can_mount)
 ON CONFLICT (id) DO UPDATE SET
     version = excluded.version, isolation = excluded.isolation, cpu = excluded.cpu, memory_mb = excluded.memory_mb,
     disk_gb = excluded.disk_gb, max_sandboxes = excluded.max_sandboxes, enforced = excluded.enforced,
-    runtimes = excluded.runtimes, can_freeze = excluded.can_freeze, boot = excluded.boot, heartbeat_at = excluded.heartbeat_at;
+    runtimes = excluded.runtimes, can_freeze = excluded.can_freeze, can_mount = excluded.can_mount, boot = excluded.boot,
+    heartbeat_at = excluded.heartbeat_at;
 
 -- name: WorkerLoads :many
 SELECT
