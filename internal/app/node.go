@@ -25,6 +25,7 @@ import (
 	"github.com/cayhq/cay/internal/driver"
 	"github.com/cayhq/cay/internal/driver/gvisor"
 	"github.com/cayhq/cay/internal/node/image"
+	"github.com/cayhq/cay/internal/node/volume"
 	"github.com/cayhq/cay/internal/node/worker"
 	"github.com/cayhq/cay/internal/observe"
 	"github.com/cayhq/cay/internal/wire/nodev1"
@@ -94,6 +95,13 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 	for _, r := range d.Runtimes() {
 		runtimes = append(runtimes, &nodev1.Runtime{Name: r.Name, Version: r.Version, Image: r.Image, Exec: r.Exec})
 	}
+	volumes, err := volume.Open(p.volumes(), log)
+	if err != nil {
+		return err
+	}
+	if why := volumes.Unusable(); why != "" {
+		log.Warn("there are no sessions here", "why", why)
+	}
 	listener, err := listenPrivate(p.nodeSocket(), uid, gid)
 	if err != nil {
 		return err
@@ -101,7 +109,7 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 	w, err := worker.New(worker.Config{
 		Driver: d, DataDir: p.data, WorkerID: id, Version: Version,
 		CPU: capacity.cpu, MemoryMB: capacity.memoryMB, DiskGB: capacity.diskGB, MaxSandboxes: int(c.MaxSandboxes),
-		Runtimes: runtimes, AllowUnenforced: c.AllowUnenforcedLimits,
+		Runtimes: runtimes, AllowUnenforced: c.AllowUnenforcedLimits, Volumes: volumes,
 		PoolSize:    int(c.PoolSize),
 		PoolShape:   driver.Shape{Image: image.HostName, CPU: math.Ceil(c.DefaultCPU), MemoryMB: c.DefaultMemoryMB, DiskGB: c.DefaultDiskGB, Pids: c.DefaultPids},
 		Fingerprint: hostFingerprint(log),

@@ -52,6 +52,7 @@ func (p paths) server() string     { return filepath.Join(p.data, "server") }
 func (p paths) serverLock() string { return filepath.Join(p.data, "server", "lock") }
 func (p paths) store() string      { return filepath.Join(p.data, "server", "cay.db") }
 func (p paths) bin() string        { return filepath.Join(p.data, "bin") }
+func (p paths) volumes() string    { return filepath.Join(p.data, "volumes") }
 func (p paths) nodeSocket() string { return filepath.Join(p.run, "node.sock") }
 
 // create makes the directories. The data directory can be passed through by the server's user but not listed; what belongs to the

@@ -23,6 +23,7 @@ import (
 type Residue struct {
 	Processes []string
 	Mounts    []string
+	Loops     []string // loop devices of its volumes
 	Cgroups   []string
 	Sockets   []string
 	Files     []string // directories of sandboxes, and their state in the run directory
@@ -34,7 +35,7 @@ func (r Residue) err() error {
 	for _, kind := range []struct {
 		name  string
 		items []string
-	}{{"processes", r.Processes}, {"mounts", r.Mounts}, {"cgroups", r.Cgroups}, {"sockets", r.Sockets}, {"files", r.Files}} {
+	}{{"processes", r.Processes}, {"mounts", r.Mounts}, {"loop devices", r.Loops}, {"cgroups", r.Cgroups}, {"sockets", r.Sockets}, {"files", r.Files}} {
 		if len(kind.items) > 0 {
 			shown := kind.items
 			if len(shown) > 10 {
@@ -49,7 +50,7 @@ func (r Residue) err() error {
 // Counts is the size of each kind, for comparing before and after while a server runs.
 func (r Residue) Counts() map[string]int {
 	return map[string]int{
-		"processes": len(r.Processes), "mounts": len(r.Mounts), "cgroups": len(r.Cgroups), "sockets": len(r.Sockets), "files": len(r.Files),
+		"processes": len(r.Processes), "mounts": len(r.Mounts), "loop devices": len(r.Loops), "cgroups": len(r.Cgroups), "sockets": len(r.Sockets), "files": len(r.Files),
 	}
 }
 
@@ -87,6 +88,7 @@ func (i *Instance) Residue() Residue {
 		r.Processes = append(r.Processes, p.String())
 	}
 	r.Mounts = i.mounts()
+	r.Loops = i.loops()
 	r.Cgroups = i.cgroups()
 	r.Sockets = i.sockets()
 	r.Files = i.files()
@@ -132,6 +134,17 @@ func (i *Instance) mounts() []string {
 	return out
 }
 
+func (i *Instance) loops() []string {
+	var out []string
+	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, file := range files {
+		if text, err := os.ReadFile(file); err == nil && i.belongs(string(text)) {
+			out = append(out, fmt.Sprintf("/dev/%s of %s", filepath.Base(filepath.Dir(filepath.Dir(file))), strings.TrimSpace(string(text))))
+		}
+	}
+	return out
+}
+
 func (i *Instance) cgroups() []string {
 	var out []string
 	_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, d fs.DirEntry, err error) error {
@@ -163,7 +176,7 @@ func (i *Instance) files() []string {
 	var out []string
 	patterns := []string{filepath.Join(i.DataDir, "sandboxes", "*")}
 	for _, run := range i.RunDirs() {
-		patterns = append(patterns, filepath.Join(run, "s", "*"), filepath.Join(run, "runsc", "*"), filepath.Join(run, "node.sock"))
+		patterns = append(patterns, filepath.Join(run, "s", "*"), filepath.Join(run, "points", "*"), filepath.Join(run, "runsc", "*"), filepath.Join(run, "node.sock"))
 	}
 	for _, p := range patterns {
 		found, _ := filepath.Glob(p)

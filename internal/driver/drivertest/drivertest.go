@@ -109,6 +109,7 @@ func Run(t *testing.T, fresh func(t *testing.T) *Installation) {
 		{"the disk has an end, in bytes and in files", disk},
 		{"what is shown inside is the shape", shown},
 		{"use is measured", stats},
+		{"volumes are shown, to those who claimed them alone, and let go", volumes},
 		{"only one watches", watchers},
 	} {
 		t.Run(test.name, func(t *testing.T) {

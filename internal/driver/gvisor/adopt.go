@@ -62,7 +62,7 @@ func (d *Driver) traces() (map[driver.Handle]bool, error) {
 			out[driver.Handle(name)] = true
 		}
 	}
-	for _, dir := range []string{d.sandboxesDir(), d.socketsDir(), d.runscRoot()} {
+	for _, dir := range []string{d.sandboxesDir(), d.socketsDir(), d.pointsDir(), d.runscRoot()} {
 		entries, err := os.ReadDir(dir)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("look for sandboxes: %w", err)

@@ -86,6 +86,11 @@ func (d *Driver) boot(ctx context.Context, b *box, shape driver.Shape) error {
 	if err := writeRecord(d.dir(h), r); err != nil {
 		return err
 	}
+	if d.canMount {
+		if err := os.Mkdir(d.boxPointsDir(h), 0o755); err != nil {
+			return fmt.Errorf("make its mount points: %w", err)
+		}
+	}
 	if err := d.writeConfig(d.dir(h), h, shape, img); err != nil {
 		return err
 	}

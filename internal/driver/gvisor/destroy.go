@@ -60,6 +60,7 @@ func (d *Driver) destroy(ctx context.Context, b *box) error {
 
 	errs := []error{
 		unmountBelow(d.dir(h)),
+		d.unmountVolumes(h),
 		removeAll(d.stateFile(h)),
 		removeAll(strings.TrimSuffix(d.stateFile(h), ".state") + ".lock"),
 		removeAll(controlSocket(d.cfg.RunDir, h)),

@@ -59,6 +59,9 @@ type Driver struct {
 	bootID   string
 	events   *events
 
+	canMount  bool   // volumes; set by openVolumes
+	mountNote string // why not, where that can be changed
+
 	imageMu sync.Mutex // held while the image is checked or built
 	image   *image.Host
 
@@ -107,6 +110,9 @@ func New(ctx context.Context, cfg Config) (*Driver, error) {
 		}
 	}
 	if d.image, err = image.BuildHost(ctx, d.imagesDir()); err != nil {
+		return nil, err
+	}
+	if err := d.openVolumes(); err != nil {
 		return nil, err
 	}
 	d.ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
@@ -164,7 +170,7 @@ func (d *Driver) imagesInUse() map[string]bool {
 
 // Info tells what this host keeps for real.
 func (d *Driver) Info() driver.Info {
-	info := driver.Info{Isolation: "gvisor", Version: runscVersion, Rootless: d.rootless, CanFreeze: d.tree.CanFreeze()}
+	info := driver.Info{Isolation: "gvisor", Version: runscVersion, Rootless: d.rootless, CanFreeze: d.tree.CanFreeze(), CanMount: d.canMount}
 	if d.tree.Enforces(cgroup.CPU) {
 		info.Enforced = append(info.Enforced, "cpu")
 	}
@@ -174,6 +180,9 @@ func (d *Driver) Info() driver.Info {
 	info.Enforced = append(info.Enforced, "disk_gb", "pids") // by the sandbox's own kernel and the agent
 	if n := d.tree.Note(); n != "" {
 		info.Notes = append(info.Notes, n)
+	}
+	if d.mountNote != "" {
+		info.Notes = append(info.Notes, d.mountNote)
 	}
 	if d.rootless {
 		info.Notes = append(info.Notes, "running without root: the sandbox's kernel has this user's rights on the host")
@@ -283,6 +292,9 @@ func (d *Driver) Claim(ctx context.Context, h driver.Handle, spec driver.Spec) e
 		if spec.CPU > r.Shape.CPU || spec.MemoryMB > r.Shape.MemoryMB || spec.Pids > r.Shape.Pids {
 			return fmt.Errorf("claim %s: more than its shape: %w", h, driver.ErrUnsupported)
 		}
+		if err := d.checkVolumes(h, spec.Volumes); err != nil {
+			return fmt.Errorf("claim %s: %w", h, err)
+		}
 		r.Spec = &spec
 		if err := writeRecord(d.dir(h), r); err != nil {
 			return fmt.Errorf("claim %s: %w", h, err)
@@ -290,6 +302,9 @@ func (d *Driver) Claim(ctx context.Context, h driver.Handle, spec driver.Spec) e
 		b.setRecord(r)
 	} else if !reflect.DeepEqual(*r.Spec, spec) {
 		return cay.Errorf(cay.Conflict, "the sandbox belongs to another").Because(fmt.Errorf("claim %s for %s: it is of %s", h, spec.SandboxID, r.Spec.SandboxID))
+	}
+	if err := d.mountVolumes(h, spec.Volumes); err != nil {
+		return fmt.Errorf("claim %s: %w", h, err)
 	}
 	if err := b.group.SetLimits(limits(r)); err != nil {
 		return fmt.Errorf("claim %s: %w", h, err)
@@ -415,5 +430,5 @@ func (d *Driver) Close() error {
 	if len(boxes) > 0 {
 		return nil
 	}
-	return errors.Join(d.removeNullNetns(), removeEmpty(d.runscRoot(), d.socketsDir()), d.tree.Remove())
+	return errors.Join(d.removeNullNetns(), d.closeVolumes(), removeEmpty(d.runscRoot(), d.socketsDir()), d.tree.Remove())
 }

@@ -136,7 +136,7 @@ func residue(t *testing.T, dir string) []string {
 		t.Fatal(err)
 	}
 	for _, m := range mounts {
-		if filepath.Base(m) != "null-netns" { // of all sandboxes together
+		if filepath.Base(m) != "null-netns" && m != filepath.Join(dir, "run", "v") { // of all sandboxes together
 			out = append(out, "mount "+m)
 		}
 	}
@@ -158,7 +158,7 @@ func residue(t *testing.T, dir string) []string {
 			out = append(out, "socket "+strings.TrimSpace(line))
 		}
 	}
-	for _, pattern := range []string{"data/sandboxes/*", "run/s/*", "run/runsc/*"} {
+	for _, pattern := range []string{"data/sandboxes/*", "run/s/*", "run/points/*", "run/runsc/*"} {
 		found, err := filepath.Glob(filepath.Join(dir, pattern))
 		if err != nil {
 			t.Fatal(err)

@@ -53,6 +53,23 @@ func (d *Driver) config(h driver.Handle, shape driver.Shape, img *image.Host) *s
 		specs.Mount{Destination: guestBin, Type: "bind", Source: filepath.Dir(d.cfg.Agent), Options: []string{"bind", "ro", "nosuid", "nodev"}},
 		specs.Mount{Destination: guestSocket, Type: "bind", Source: socketDir, Options: []string{"bind", "ro", "nosuid", "nodev", "noexec"}},
 	)
+	annotations := map[string]string{
+		"com.cayhq.cpus":         strconv.Itoa(cpus(shape.CPU)),
+		"com.cayhq.memory_bytes": strconv.FormatInt(shape.MemoryMB<<20, 10),
+	}
+	// All other mounts are exclusive: nothing changes in them while a sandbox runs. The socket is replaced by a restarted node, and what
+	// is written to a volume is on the host, for others to see, when the write returns.
+	shared := func(name, source string) {
+		hint := "dev.gvisor.spec.mount." + name
+		annotations[hint+".source"], annotations[hint+".type"], annotations[hint+".share"] = source, "bind", "shared"
+	}
+	shared("channel", socketDir)
+	if d.canMount {
+		mounts = append(mounts, specs.Mount{
+			Destination: guestVolumes, Type: "bind", Source: d.boxVolumesDir(h), Options: []string{"bind", "rslave", "nosuid", "nodev"},
+		})
+		shared("volumes", d.boxVolumesDir(h))
+	}
 	return &specs.Spec{
 		Version: specs.Version,
 		Process: &specs.Process{
@@ -69,14 +86,7 @@ func (d *Driver) config(h driver.Handle, shape driver.Shape, img *image.Host) *s
 		Linux: &specs.Linux{Namespaces: []specs.LinuxNamespace{
 			{Type: specs.PIDNamespace}, {Type: specs.NetworkNamespace}, {Type: specs.IPCNamespace}, {Type: specs.UTSNamespace}, {Type: specs.MountNamespace},
 		}},
-		Annotations: map[string]string{
-			"com.cayhq.cpus":         strconv.Itoa(cpus(shape.CPU)),
-			"com.cayhq.memory_bytes": strconv.FormatInt(shape.MemoryMB<<20, 10),
-			// All other mounts are exclusive: nothing changes in them while a sandbox runs. The socket is replaced by a restarted node.
-			"dev.gvisor.spec.mount.channel.source": socketDir,
-			"dev.gvisor.spec.mount.channel.type":   "bind",
-			"dev.gvisor.spec.mount.channel.share":  "shared",
-		},
+		Annotations: annotations,
 	}
 }
 

@@ -56,14 +56,15 @@ type Agent struct {
 	session    atomic.Pointer[session]
 
 	mu      sync.Mutex
-	claim   *guestv1.Claim // nil until claimed
-	account string         // the sandbox's user
+	claim   *guestv1.Claim  // nil until claimed
+	account string          // the sandbox's user
+	mounted map[string]bool // volumes, by path
 }
 
 // New makes an Agent. From now on it reaps all children of this process.
 func New(c Config) (*Agent, error) {
 	a := &Agent{config: c, generation: uint64(time.Now().UnixMilli()), transfers: make(chan struct{}, maxTransfers), watches: make(chan struct{}, maxWatches),
-		ports: make(chan struct{}, maxPorts), dialers: make(chan struct{}, portDialers), account: user.Sandbox, log: slog.New(c.Log)}
+		ports: make(chan struct{}, maxPorts), dialers: make(chan struct{}, portDialers), account: user.Sandbox, mounted: map[string]bool{}, log: slog.New(c.Log)}
 	processes, err := process.NewTable(process.Config{Users: c.Users, Groups: c.Groups, Notify: a.flush})
 	if err != nil {
 		return nil, fmt.Errorf("make process table: %w", err)

@@ -160,6 +160,13 @@ func (a *Agent) accept(c *guestv1.Claim) error {
 	if err != nil {
 		return cay.Errorf(cay.Unprocessable, "there is no user %q in the sandbox", name).On("user").Because(err)
 	}
+	if a.config.Sandbox {
+		for _, m := range c.Mounts { // first of all: the working directory may lie in one
+			if err := a.mount(m, account); err != nil {
+				return err
+			}
+		}
+	}
 	workdir := c.Workdir
 	if workdir == "" {
 		workdir = "/workspace"

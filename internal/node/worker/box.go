@@ -55,6 +55,8 @@ type box struct {
 	reported   int64 // last activity that watchers were told of, Unix ms
 	reportedFg bool
 	gone       bool // destroyed, and proven so
+	volumes    []attachment
+	unproven   bool // what was booted for it may not be gone: its volumes stay
 }
 
 // ending is why a sandbox is no more.
@@ -163,29 +165,39 @@ func (w *Worker) prepare(ctx context.Context, h driver.Handle, shape driver.Shap
 		p.retire()
 		p.spool.Remove()
 	}
-	w.destroyHandle(h)
+	if gone := w.destroyHandle(h); owner != nil {
+		owner.leave(gone)
+	}
 	return nil, err
 }
 
-// discard destroys a sandbox that belongs to nobody.
-func (w *Worker) discard(_ context.Context, p *prepared) {
+// discard destroys a sandbox that belongs to nobody, as destroyHandle does.
+func (w *Worker) discard(p *prepared) (gone bool) {
 	p.retire()
 	p.spool.Remove()
-	w.destroyHandle(p.handle)
+	return w.destroyHandle(p.handle)
 }
 
-// destroyHandle destroys what no box stands for, trying again until it is gone or the Worker closes; a later node finds the rest.
-func (w *Worker) destroyHandle(h driver.Handle) {
+// leave notes whether what was booted for b is proven gone.
+func (b *box) leave(gone bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.unproven = b.unproven || !gone
+}
+
+// destroyHandle destroys what no box stands for, trying again until it is gone or the Worker closes: false then, a later node finds the
+// rest.
+func (w *Worker) destroyHandle(h driver.Handle) bool {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
 		ctx, cancel := context.WithTimeout(context.Background(), w.timing.Destroy)
 		err := w.cfg.Driver.Destroy(ctx, h)
 		cancel()
 		if err == nil {
-			return
+			return true
 		}
 		w.log.Error("sandbox not destroyed", "handle", string(h), "error", err)
 		if !w.rest(pause) {
-			return
+			return false
 		}
 	}
 }

@@ -35,6 +35,9 @@ func (w *Worker) create(ctx context.Context, req *nodev1.CreateRequest) (*nodev1
 	if err := w.mustEnforce(spec.ExplicitLimits); err != nil {
 		return nil, err
 	}
+	if err := w.checkMounts(spec.Volumes); err != nil {
+		return nil, err
+	}
 	b, err := w.enter(id, req)
 	if err != nil {
 		return nil, err
@@ -108,7 +111,12 @@ func (w *Worker) enter(id cay.ID, req *nodev1.CreateRequest) (*box, error) {
 
 // bringUp boots a sandbox, or takes a prepared one, and settles the create.
 func (w *Worker) bringUp(ctx context.Context, b *box, req *nodev1.CreateRequest) {
-	p, warm, err := w.boot(ctx, b, req)
+	var p *prepared
+	var warm bool
+	err := w.attachVolumes(ctx, b, req.Spec.Volumes)
+	if err == nil {
+		p, warm, err = w.boot(ctx, b, req)
+	}
 	w.mu.Lock()
 	b.mu.Lock()
 	switch {
@@ -130,8 +138,9 @@ func (w *Worker) bringUp(ctx context.Context, b *box, req *nodev1.CreateRequest)
 	if err != nil {
 		w.log.Error("sandbox not booted", "sandbox", b.id, "error", err)
 		if p != nil {
-			w.discard(ctx, p)
+			b.leave(w.discard(p))
 		}
+		w.detachVolumes(b)
 		b.mu.Lock()
 		b.gone = true
 		b.mu.Unlock()
@@ -156,7 +165,7 @@ func (w *Worker) boot(ctx context.Context, b *box, req *nodev1.CreateRequest) (p
 			} else {
 				w.log.Warn("a prepared sandbox could not be claimed", "sandbox", b.id, "error", err)
 				w.disown(b, p)
-				w.discard(ctx, p)
+				b.leave(w.discard(p))
 			}
 		}
 	}
@@ -205,19 +214,20 @@ func (w *Worker) claim(ctx context.Context, b *box, p *prepared, req *nodev1.Cre
 	b.prepared = p
 	b.mu.Unlock()
 	s := req.Spec
-	err := w.cfg.Driver.Claim(ctx, p.handle, driver.Spec{SandboxID: b.id, CPU: s.Cpu, MemoryMB: s.MemoryMb, Pids: s.Pids})
+	shown, mounts := b.mounts()
+	err := w.cfg.Driver.Claim(ctx, p.handle, driver.Spec{SandboxID: b.id, CPU: s.Cpu, MemoryMB: s.MemoryMb, Pids: s.Pids, Volumes: shown})
 	if err != nil {
 		return err
 	}
 	return p.session.Claim(ctx, &guestv1.Claim{
-		SandboxId: string(b.id), Hostname: s.Hostname, Env: s.Env, User: s.User, Workdir: s.Workdir, Pids: s.Pids,
+		SandboxId: string(b.id), Hostname: s.Hostname, Env: s.Env, User: s.User, Workdir: s.Workdir, Pids: s.Pids, Mounts: mounts,
 	})
 }
 
 // bootError is what a caller learns of a failed boot.
 func bootError(err error) error {
 	var e *cay.Error
-	if errors.As(err, &e) && (e.Reason == cay.InvalidImage || e.Reason == cay.NoCapacity || e.Reason == cay.Unprocessable || e.Reason == cay.DiskFull) {
+	if errors.As(err, &e) && (e.Field == "volumes" || e.Reason == cay.InvalidImage || e.Reason == cay.NoCapacity || e.Reason == cay.Unprocessable || e.Reason == cay.DiskFull) {
 		return e
 	}
 	detail := "the sandbox did not boot"

@@ -91,6 +91,7 @@ func (w *Worker) takeDown(b *box, grace time.Duration) error {
 		w.log.Error("sandbox not destroyed", "sandbox", b.id, "error", err)
 		return cay.Errorf(cay.Unavailable, "the sandbox could not be ended yet; it is tried again").After(time.Second).Because(err)
 	}
+	w.detachVolumes(b)
 	_ = os.RemoveAll(w.spoolDir(b.handle)) // gone already where the driver removed all
 	b.usage.remove(w.usagePath(b.handle))
 	_ = os.RemoveAll(w.journalDir(b.handle))

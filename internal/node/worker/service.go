@@ -9,13 +9,11 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
-	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
 )
 
 // service translates between the wire and the Worker; it decides nothing.
 type service struct {
-	nodev1connect.UnimplementedNodeServiceHandler // volumes
-	w                                             *Worker
+	w *Worker
 }
 
 // answer makes what a unary handler returns.
@@ -31,7 +29,7 @@ func (s service) GetInfo(context.Context, *connect.Request[nodev1.GetInfoRequest
 	return connect.NewResponse(&nodev1.Info{
 		WorkerId: string(c.WorkerID), Version: c.Version, Isolation: d.Isolation, Rootless: d.Rootless, Enforced: d.Enforced,
 		Runtimes: c.Runtimes, Cpu: c.CPU, MemoryMb: c.MemoryMB, DiskGb: c.DiskGB, CanFreeze: d.CanFreeze, Adopted: s.w.adopted(),
-		Boot: s.w.bootID, MaxSandboxes: int64(c.MaxSandboxes),
+		Boot: s.w.bootID, MaxSandboxes: int64(c.MaxSandboxes), CanMount: s.w.cannotMount() == "",
 	}), nil
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/cayhq/cay/internal/node/pool"
 	"github.com/cayhq/cay/internal/node/router"
 	"github.com/cayhq/cay/internal/node/spool"
+	"github.com/cayhq/cay/internal/node/volume"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
@@ -42,6 +43,8 @@ type Config struct {
 
 	// AllowUnenforced accepts limits that were asked for and that this host cannot keep.
 	AllowUnenforced bool
+
+	Volumes *volume.Store // nil: there are none
 
 	PoolSize    int
 	PoolShape   driver.Shape
@@ -134,7 +137,7 @@ func New(cfg Config) (*Worker, error) {
 	w.pool = pool.New(pool.Config[*prepared]{
 		Size: cfg.PoolSize, Fingerprint: cfg.Fingerprint, Log: cfg.Log,
 		Prepare: func(ctx context.Context) (*prepared, error) { return w.prepare(ctx, newHandle(), cfg.PoolShape, nil) },
-		Discard: w.discard,
+		Discard: func(_ context.Context, p *prepared) { w.discard(p) },
 	})
 	return w, nil
 }
@@ -162,6 +165,7 @@ func (w *Worker) inherit(ctx context.Context) error {
 		if st.Frozen {
 			b.state = frozen
 		}
+		w.adoptVolumes(b, st.Spec.Volumes)
 		w.boxes[b.id], w.handles[b.handle] = b, b
 		if !st.Alive {
 			w.end(b, ending{reason: cay.ReasonWorkerLost, detail: "it ended while its worker was down"})
@@ -176,6 +180,7 @@ func (w *Worker) inherit(ctx context.Context) error {
 		b.prepared = p
 		b.usage.load(w.usagePath(b.handle))
 	}
+	w.background(w.settleVolumes)
 	return nil
 }
 

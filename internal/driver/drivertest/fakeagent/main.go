@@ -20,8 +20,8 @@ import (
 
 // Request is what the suite asks.
 type Request struct {
-	Op    string // echo, sh, bulk, alloc, free, flood, garbage, drop
-	Text  string // of echo; the command of sh
+	Op    string // echo, sh, bulk, alloc, free, flood, garbage, bind, dial, drop
+	Text  string // of echo; the command of sh; the path of bind and dial
 	Token string // of bulk, hex
 	N     int    // megabytes of alloc, connections of flood
 }
@@ -121,6 +121,31 @@ func do(r Request) (a Answer) {
 			conns = append(conns, conn)
 			a.N++
 		}
+	case "bind": // listen there, and hear from itself
+		ln, err := net.Listen("unix", r.Text)
+		if err != nil {
+			return Answer{Error: err.Error()}
+		}
+		conn, err := net.Dial("unix", r.Text)
+		if err != nil {
+			return Answer{Error: err.Error()}
+		}
+		conns = append(conns, conn)
+		far, err := ln.Accept()
+		if err != nil {
+			return Answer{Error: err.Error()}
+		}
+		conns = append(conns, far)
+		_, _ = conn.Write([]byte("hello"))
+		b := make([]byte, 5)
+		n, _ := io.ReadFull(far, b)
+		a.Text = string(b[:n])
+	case "dial":
+		conn, err := net.DialTimeout("unix", r.Text, time.Second)
+		if err != nil {
+			return Answer{Error: err.Error()}
+		}
+		conns = append(conns, conn)
 	case "garbage":
 		conn, err := net.Dial("unix", *socket)
 		if err != nil {
