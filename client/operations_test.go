@@ -95,6 +95,7 @@ func TestEveryOperationOfTheAPIHasAMethod(t *testing.T) {
 	var doc struct {
 		Paths map[string]map[string]struct {
 			OperationID string `json:"operationId"`
+			AliasOf     string `json:"x-alias-of"`
 		}
 	}
 	if err := json.Unmarshal(raw, &doc); err != nil {
@@ -103,6 +104,9 @@ func TestEveryOperationOfTheAPIHasAMethod(t *testing.T) {
 	there := map[string]bool{}
 	for path, operations := range doc.Paths {
 		for verb, op := range operations {
+			if op.AliasOf != "" { // another form of an operation that has a method
+				continue
+			}
 			there[op.OperationID] = true
 			if len(methods[op.OperationID]) == 0 && !slices.Contains(forPeople, op.OperationID) {
 				t.Errorf("%s %s, operation %q, has no method in the Go client; say in this test which it is", verb, path, op.OperationID)

@@ -22,6 +22,8 @@ type Config struct {
 	Auth        Auth
 	Ports       Ports
 	Idempotency Idempotency
+	Jobs        Jobs     // nil: their routes are 501
+	Sessions    Sessions // nil: their routes are 501
 
 	Version   string // of the build, for GET /v1/info
 	Isolation string // what sandboxes are isolated by; "" is "gvisor"

@@ -23,10 +23,14 @@ func (a *API) readArchive(w http.ResponseWriter, r *http.Request, in *readArchiv
 	if err != nil {
 		return err
 	}
+	return a.sendArchive(w, r, p, archiveName(in.Path), in.Format)
+}
+
+func (a *API) sendArchive(w http.ResponseWriter, r *http.Request, p place, name, format string) error {
 	ctx, cancel := a.served(r.Context())
 	defer cancel()
 	stream, err := p.node.ReadArchive(ctx, connect.NewRequest(&nodev1.ReadArchiveRequest{
-		SandboxId: string(p.sandbox), Path: p.path, User: p.user, Format: in.Format,
+		SandboxId: string(p.sandbox), Path: p.path, User: p.user, Format: format,
 	}))
 	if err != nil {
 		return decode(err)
@@ -42,8 +46,8 @@ func (a *API) readArchive(w http.ResponseWriter, r *http.Request, in *readArchiv
 		return errBroken()
 	}
 	h := w.Header()
-	h.Set("Content-Type", archiveTypes[in.Format])
-	h.Set("Content-Disposition", disposition(archiveName(in.Path)+"."+in.Format))
+	h.Set("Content-Type", archiveTypes[format])
+	h.Set("Content-Disposition", disposition(name+"."+format))
 	h.Set("Cache-Control", "no-store")
 	h.Set("Content-Security-Policy", "sandbox; default-src 'none'")
 	out := a.patient(w)
@@ -88,10 +92,14 @@ func (a *API) writeArchive(w http.ResponseWriter, r *http.Request, in *writeArch
 	if err != nil {
 		return err
 	}
+	return a.receiveArchive(w, r, p, in.Format)
+}
+
+func (a *API) receiveArchive(w http.ResponseWriter, r *http.Request, p place, format string) error {
 	ctx, cancel := a.served(r.Context())
 	defer cancel()
 	stream := p.node.WriteArchive(ctx)
-	header := &nodev1.WriteArchiveHeader{SandboxId: string(p.sandbox), Path: p.path, User: p.user, Format: in.Format}
+	header := &nodev1.WriteArchiveHeader{SandboxId: string(p.sandbox), Path: p.path, User: p.user, Format: format}
 	info, err := upload(stream, archiveHeader(header), archiveData, &nodev1.WriteArchiveRequest{Part: &nodev1.WriteArchiveRequest_Commit{Commit: true}}, r.Body)
 	if err != nil {
 		cancel() // before the stream is closed: what has no commit is not written

@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/cayhq/cay"
@@ -16,9 +17,9 @@ const maxSecret = 256
 
 // authenticate finds out who asks: by a key in a header, or by a ticket in the query of a GET; where the route allows it, by a signed
 // URL, for whose sake a key is not looked at: it may do less.
-func (a *API) authenticate(r *http.Request, query url.Values, signable bool) (cay.Identity, error) {
-	if signable && query.Has(signatureParam) {
-		return a.verifySigned(r, query)
+func (a *API) authenticate(r *http.Request, query url.Values, signable string) (cay.Identity, error) {
+	if signable != "" && query.Has(signatureParam) {
+		return a.verifySigned(r, query, signable)
 	}
 	secret, err := keyOf(r.Header)
 	if err != nil {
@@ -94,11 +95,19 @@ type ticketOutput struct {
 	Body ticket
 }
 
+// ticketable says which paths a ticket can be for: those below /v1 and of the simple door.
+func ticketable(path string) bool {
+	if path == doorStream || path == doorJobs || path == doorSessions {
+		return true
+	}
+	return slices.ContainsFunc([]string{"/v1/", doorJob + "/", doorSession + "/"}, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
+}
+
 // createTicket does not look at Idempotency-Key: a ticket is good once, so that a repeated request needs one of its own.
 func (a *API) createTicket(ctx context.Context, in *createTicketInput) (*ticketOutput, error) {
 	u, err := url.Parse(in.Payload.value.URL)
-	if err != nil || !strings.HasPrefix(u.Path, "/v1/") || u.Opaque != "" || u.User != nil || u.Fragment != "" {
-		return nil, cay.Errorf(cay.InvalidRequest, "`url` must be a path under /v1/, with its query").On("url")
+	if err != nil || !ticketable(u.Path) || u.Opaque != "" || u.User != nil || u.Fragment != "" {
+		return nil, cay.Errorf(cay.InvalidRequest, "`url` must be the path of a GET that needs a key, with its query").On("url")
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil || query.Has(ticketParam) {

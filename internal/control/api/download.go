@@ -20,6 +20,11 @@ import (
 
 type readFileInput struct {
 	FilePath
+	FileConditions
+}
+
+// FileConditions say which part of which version of a file is asked for.
+type FileConditions struct {
 	Range       string `header:"Range" doc:"bytes=FROM-TO, bytes=FROM- or bytes=-LAST; several ranges are answered by the whole"`
 	IfRange     string `header:"If-Range" doc:"The ETag that Range is about; otherwise the whole is answered"`
 	IfMatch     string `header:"If-Match"`
@@ -32,6 +37,10 @@ func (a *API) readFile(w http.ResponseWriter, r *http.Request, in *readFileInput
 	if err != nil {
 		return err
 	}
+	return a.sendFile(w, r, p, in.FileConditions)
+}
+
+func (a *API) sendFile(w http.ResponseWriter, r *http.Request, p place, in FileConditions) error {
 	ctx, cancel := a.served(r.Context())
 	defer cancel()
 	from, length := int64(0), int64(-1)
@@ -58,9 +67,8 @@ func (a *API) readFile(w http.ResponseWriter, r *http.Request, in *readFileInput
 		_ = stream.Close()
 	}()
 	if partial && quoted(info.GetEtag()) != etag { // another file has taken its place: the whole of that
-		again := *in
-		again.Range = ""
-		return a.readFile(w, r, &again)
+		in.Range = ""
+		return a.sendFile(w, r, p, in)
 	}
 	whole := info.GetSize()
 	etag = quoted(info.GetEtag())
@@ -71,7 +79,7 @@ func (a *API) readFile(w http.ResponseWriter, r *http.Request, in *readFileInput
 	if partial {
 		size = length
 	}
-	fileHeader(w.Header(), in.Path, info, size)
+	fileHeader(w.Header(), p.name(), info, size)
 	if partial {
 		w.Header().Set("Content-Range", fmt.Sprintf("bytes %d-%d/%d", from, from+length-1, whole))
 		w.WriteHeader(http.StatusPartialContent)
@@ -150,19 +158,32 @@ func (a *API) headFile(w http.ResponseWriter, r *http.Request, in *readFileInput
 	if err != nil {
 		return err
 	}
+	return p.head(w, r, in.FileConditions)
+}
+
+func (p place) head(w http.ResponseWriter, r *http.Request, in FileConditions) error {
 	info, err := p.stat(r.Context(), true)
 	if err != nil {
 		return err
 	}
 	if info.GetType() != "file" {
-		return cay.Errorf(cay.Unprocessable, "%s is a %s", clip(in.Path, 200), info.GetType()).On("path")
+		return cay.Errorf(cay.Unprocessable, "%s is a %s", clip(p.name(), 200), info.GetType()).On("path")
 	}
 	if done, err := preconditions(w, in, quoted(info.GetEtag())); done || err != nil {
 		return err
 	}
-	fileHeader(w.Header(), in.Path, info, info.GetSize())
+	fileHeader(w.Header(), p.name(), info, info.GetSize())
 	w.WriteHeader(http.StatusOK)
 	return nil
+}
+
+// name is the path as the client gave it.
+func (p place) name() string {
+	raw, ok := cay.ParseWirePath(p.path)
+	if !ok {
+		return p.path
+	}
+	return raw
 }
 
 func fileHeader(h http.Header, name string, info *nodev1.FileInfo, size int64) {
@@ -189,7 +210,7 @@ func disposition(name string) string {
 }
 
 // preconditions answers If-Match and If-None-Match. done: 304 has been answered.
-func preconditions(w http.ResponseWriter, in *readFileInput, etag string) (done bool, err error) {
+func preconditions(w http.ResponseWriter, in FileConditions, etag string) (done bool, err error) {
 	if in.IfMatch != "" && !etagListed(in.IfMatch, etag) {
 		return false, cay.Errorf(cay.PreconditionFailed, "the file is another version: %s", etag).On("If-Match")
 	}

@@ -167,7 +167,7 @@ func (x *execution) serve(node nodev1connect.NodeServiceClient, first *nodev1.Pr
 }
 
 // deliverInput waits, for a client that has gone away, until its stdin has reached the process.
-func (a *API) deliverInput(s *session, fed <-chan struct{}) {
+func (a *API) deliverInput(s *nodeStream, fed <-chan struct{}) {
 	for {
 		select {
 		case <-fed:
@@ -184,7 +184,7 @@ func (a *API) deliverInput(s *session, fed <-chan struct{}) {
 }
 
 // sendResult answers the JSON result, written while it arrives.
-func (x *execution) sendResult(ctx context.Context, s *session, program *programOutcome) error {
+func (x *execution) sendResult(ctx context.Context, s *nodeStream, program *programOutcome) error {
 	m, err := s.next(ctx)
 	if err != nil {
 		if errors.Is(err, io.EOF) {
@@ -246,7 +246,7 @@ type eventView struct {
 }
 
 // sendEvents answers a live stream as server-sent events, from after started to exit, result or error.
-func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *session, st *nodev1.Started, v *eventView) error {
+func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *nodeStream, st *nodev1.Started, v *eventView) error {
 	if v.encoding == "" {
 		v.encoding = streams.UTF8
 	}
@@ -309,7 +309,7 @@ func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *session,
 func ignoreGone(error) error { return nil }
 
 // addEvent adds what the node said. done: it was the last.
-func (a *API) addEvent(e *streams.SSE, s *session, m *nodev1.ProcessOutput, ok bool, v *eventView) (done bool, err error) {
+func (a *API) addEvent(e *streams.SSE, s *nodeStream, m *nodev1.ProcessOutput, ok bool, v *eventView) (done bool, err error) {
 	failure := error(nil)
 	switch {
 	case !ok && errors.Is(s.err, io.EOF) && v.exited:

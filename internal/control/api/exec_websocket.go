@@ -106,9 +106,8 @@ func (a *API) webSocket(w http.ResponseWriter, r *http.Request, box SandboxPath,
 	if !headerHas(r.Header, "Sec-WebSocket-Protocol", streams.Subprotocol) {
 		return cay.Errorf(cay.InvalidRequest, "the WebSocket must ask for the subprotocol %s", streams.Subprotocol).On("Sec-WebSocket-Protocol")
 	}
-	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(r.Header.Get("Sec-WebSocket-Key")))
-	if err != nil || len(key) != 16 || len(r.Header.Values("Sec-WebSocket-Key")) > 1 || r.Header.Get("Sec-WebSocket-Version") != "13" || r.Method != http.MethodGet {
-		return cay.Errorf(cay.InvalidRequest, "this is no WebSocket handshake of version 13").On("Sec-WebSocket-Version")
+	if err := checkHandshake(r); err != nil {
+		return err
 	}
 	leave, err := a.enterStream()
 	if err != nil {
@@ -137,6 +136,15 @@ func (a *API) webSocket(w http.ResponseWriter, r *http.Request, box SandboxPath,
 	}
 	if c.first != nil {
 		c.run()
+	}
+	return nil
+}
+
+// checkHandshake refuses what the library would answer in plain text.
+func checkHandshake(r *http.Request) error {
+	key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(r.Header.Get("Sec-WebSocket-Key")))
+	if err != nil || len(key) != 16 || len(r.Header.Values("Sec-WebSocket-Key")) > 1 || r.Header.Get("Sec-WebSocket-Version") != "13" || r.Method != http.MethodGet {
+		return cay.Errorf(cay.InvalidRequest, "this is no WebSocket handshake of version 13").On("Sec-WebSocket-Version")
 	}
 	return nil
 }
@@ -301,7 +309,7 @@ func (c *conversation) write(kind websocket.MessageType, data []byte) error {
 }
 
 // send passes the node's messages on until the exit, which is nil.
-func (c *conversation) send(ctx context.Context, s *session, left chan error) error {
+func (c *conversation) send(ctx context.Context, s *nodeStream, left chan error) error {
 	alive := time.NewTicker(c.a.Keepalive)
 	defer alive.Stop()
 	buf := make([]byte, 0, 1+maxFrame)
@@ -390,7 +398,7 @@ func gather(buf []byte, d *nodev1.Data, outputs <-chan *nodev1.ProcessOutput) (m
 
 // ping finds out, without holding up output, whether the client is there. Silence means nothing while output goes out all the same
 // (the answer comes behind it), nor while the reader is held up by a process that takes no input and so cannot see the answer.
-func (c *conversation) ping(ctx context.Context, s *session, left chan<- error) {
+func (c *conversation) ping(ctx context.Context, s *nodeStream, left chan<- error) {
 	if !c.pinging.CompareAndSwap(false, true) {
 		return
 	}
@@ -414,7 +422,7 @@ func (c *conversation) leave(left chan<- error, err error) {
 }
 
 // readClient takes the client's messages until the connection ends; left says how.
-func (c *conversation) readClient(ctx context.Context, s *session, inputs chan<- *nodev1.ProcessInput, left chan<- error) {
+func (c *conversation) readClient(ctx context.Context, s *nodeStream, inputs chan<- *nodev1.ProcessInput, left chan<- error) {
 	defer close(inputs)
 	for {
 		c.reading.Store(true)
@@ -472,7 +480,7 @@ func (c *conversation) understand(ctx context.Context, kind websocket.MessageTyp
 }
 
 // feed passes input on to the process, in pieces, until there is no more.
-func (c *conversation) feed(ctx context.Context, s *session, inputs <-chan *nodev1.ProcessInput) {
+func (c *conversation) feed(ctx context.Context, s *nodeStream, inputs <-chan *nodev1.ProcessInput) {
 	pass := func(in *nodev1.ProcessInput) bool {
 		data := in.GetStdin()
 		for len(data) > stdinPiece {
@@ -500,7 +508,7 @@ func (c *conversation) feed(ctx context.Context, s *session, inputs <-chan *node
 }
 
 // hangUp ends a terminal whose user closed it: HUP, and KILL for what is left after a while.
-func (c *conversation) hangUp(s *session) {
+func (c *conversation) hangUp(s *nodeStream) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(c.r.Context()), hangupWait)
 	defer cancel()
 	stop := c.a.whenClosing(cancel)

@@ -246,7 +246,7 @@ func (f *fakeAuth) RedeemTicket(ctx context.Context, ticket, method, url string)
 
 // SignURL binds a signature to every field, as the real one does.
 func (f *fakeAuth) SignURL(_ context.Context, u cay.SignedURL) (string, error) {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []any{u.Method, u.SandboxID, u.Path, u.User, fmt.Sprint(u.MaxBytes), u.KeyID, u.ExpiresAt.UTC().String()}))
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []any{u.Method, u.Of, u.Path, u.User, fmt.Sprint(u.MaxBytes), u.KeyID, u.ExpiresAt.UTC().String()}))
 	return fmt.Sprintf("%x", sum), nil
 }
 
@@ -257,7 +257,7 @@ func (f *fakeAuth) VerifyURL(ctx context.Context, u cay.SignedURL, signature str
 	if want, _ := f.SignURL(ctx, u); signature != want || u.ExpiresAt.Before(time.Now()) {
 		return cay.Identity{}, cay.Errorf(cay.Unauthorized, "this URL is not valid")
 	}
-	return cay.Identity{ProjectID: projectA, KeyID: u.KeyID, Scopes: []cay.Scope{cay.ScopeFiles}}, nil
+	return cay.Identity{ProjectID: projectA, KeyID: u.KeyID, Scopes: []cay.Scope{u.Scope()}}, nil
 }
 
 // fakePorts keeps ports in memory and answers requests to them with what it was asked.

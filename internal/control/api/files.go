@@ -168,6 +168,11 @@ func (p place) stat(ctx context.Context, follow bool) (*nodev1.FileInfo, error) 
 
 type writeFileInput struct {
 	FilePath
+	FileWrite
+}
+
+// FileWrite says how a file is written.
+type FileWrite struct {
 	Mode        string `query:"mode" doc:"Octal; default: that of the file it replaces, else 0644" example:"0755"`
 	IfMatch     string `header:"If-Match" doc:"Only over this version of the file"`
 	IfNoneMatch string `header:"If-None-Match" enum:"*" doc:"Only if nothing is there"`
@@ -178,21 +183,34 @@ const filePiece = 64 << 10
 
 // writeFile streams the body to the node, which makes it visible as a whole once it is there as a whole.
 func (a *API) writeFile(w http.ResponseWriter, r *http.Request, in *writeFileInput) error {
-	header := &nodev1.WriteFileHeader{IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch == "*"}
-	if in.Mode != "" {
-		mode, err := parseMode("mode", in.Mode)
-		if err != nil {
-			return err
-		}
-		header.Mode, header.SetMode = mode, true
-	}
-	if !utf8.ValidString(in.IfMatch) {
-		return cay.Errorf(cay.InvalidRequest, "`If-Match` must be an ETag").On("If-Match")
+	header, err := in.header()
+	if err != nil {
+		return err
 	}
 	p, err := a.place(r.Context(), in.FilePath)
 	if err != nil {
 		return err
 	}
+	return a.receiveFile(w, r, p, header, plainly)
+}
+
+func (in FileWrite) header() (*nodev1.WriteFileHeader, error) {
+	header := &nodev1.WriteFileHeader{IfMatch: in.IfMatch, IfNoneMatch: in.IfNoneMatch == "*"}
+	if in.Mode != "" {
+		mode, err := parseMode("mode", in.Mode)
+		if err != nil {
+			return nil, err
+		}
+		header.Mode, header.SetMode = mode, true
+	}
+	if !utf8.ValidString(in.IfMatch) {
+		return nil, cay.Errorf(cay.InvalidRequest, "`If-Match` must be an ETag").On("If-Match")
+	}
+	return header, nil
+}
+
+// receiveFile writes the body to its place, and answers the file in the names that spell gives it.
+func (a *API) receiveFile(w http.ResponseWriter, r *http.Request, p place, header *nodev1.WriteFileHeader, spell func(file) any) error {
 	header.SandboxId, header.Path, header.User = string(p.sandbox), p.path, p.user
 	ctx, cancel := a.served(r.Context())
 	defer cancel()
@@ -207,7 +225,7 @@ func (a *API) writeFile(w http.ResponseWriter, r *http.Request, in *writeFileInp
 	if out.ETag != "" {
 		w.Header().Set("ETag", out.ETag)
 	}
-	return writeJSON(w, out)
+	return writeJSON(w, spell(out))
 }
 
 func fileHeaderPart(h *nodev1.WriteFileHeader) *nodev1.WriteFileRequest {
@@ -270,8 +288,12 @@ func (a *API) deleteFile(ctx context.Context, in *deleteFileInput) (*noContent, 
 	if err != nil {
 		return nil, err
 	}
-	_, err = p.node.Remove(ctx, connect.NewRequest(&nodev1.RemoveRequest{
-		SandboxId: string(p.sandbox), Path: p.path, User: p.user, Recursive: in.Recursive,
+	return p.remove(ctx, in.Recursive)
+}
+
+func (p place) remove(ctx context.Context, recursive bool) (*noContent, error) {
+	_, err := p.node.Remove(ctx, connect.NewRequest(&nodev1.RemoveRequest{
+		SandboxId: string(p.sandbox), Path: p.path, User: p.user, Recursive: recursive,
 	}))
 	if err != nil {
 		return nil, decode(err)
@@ -281,6 +303,11 @@ func (a *API) deleteFile(ctx context.Context, in *deleteFileInput) (*noContent, 
 
 type listFilesInput struct {
 	FilePath
+	DirectoryQuery
+}
+
+// DirectoryQuery is how a directory is listed.
+type DirectoryQuery struct {
 	Depth  uint32 `query:"depth" default:"1" minimum:"1" maximum:"64" doc:"1: the directory's own entries"`
 	Limit  uint32 `query:"limit" default:"200" minimum:"1" maximum:"200"`
 	Cursor string `query:"cursor" doc:"next_cursor of the page before"`
@@ -298,8 +325,12 @@ func (a *API) listFiles(ctx context.Context, in *listFilesInput) (*listFilesOutp
 	if err != nil {
 		return nil, err
 	}
+	return p.list(ctx, in.DirectoryQuery)
+}
+
+func (p place) list(ctx context.Context, q DirectoryQuery) (*listFilesOutput, error) {
 	res, err := p.node.ListFiles(ctx, connect.NewRequest(&nodev1.ListFilesRequest{
-		SandboxId: string(p.sandbox), Path: p.path, User: p.user, Depth: in.Depth, Limit: in.Limit, Cursor: in.Cursor,
+		SandboxId: string(p.sandbox), Path: p.path, User: p.user, Depth: q.Depth, Limit: q.Limit, Cursor: q.Cursor,
 	}))
 	if err != nil {
 		return nil, decode(err)

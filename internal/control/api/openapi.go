@@ -17,6 +17,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/control/api/camel"
 	"github.com/cayhq/cay/internal/control/api/problem"
 )
 
@@ -31,8 +32,13 @@ type operationDoc struct {
 	optionalBody              bool
 	binaryBody                bool   // the body is bytes, not JSON
 	openQuery                 string // prefix of query names that clients choose
-	signable                  bool   // a signed URL may stand in for a key
+	signable                  string // prefix of the IDs for which a signed URL may stand in for a key
+	needs                     string // the part of the server that the operation needs: jobs or sessions
+	aliasOf                   string // the operation that this one is another form of
 }
+
+// aliasExtension names the operation that another one is a form of: who generates code from the document may leave the form out.
+const aliasExtension = "x-alias-of"
 
 // answerDoc is an answer that huma cannot see: another status, another content type.
 type answerDoc struct {
@@ -50,12 +56,12 @@ type eventDoc struct {
 }
 
 // eventsSchema describes a stream as the list of its events, each with its name, its data decoded, and its id.
-func eventsSchema(r huma.Registry, events []eventDoc) *huma.Schema {
+func eventsSchema(events []eventDoc, schema func(reflect.Type) *huma.Schema) *huma.Schema {
 	items := &huma.Schema{}
 	for _, e := range events {
 		s := &huma.Schema{Type: "object", Title: e.name, Required: []string{"event", "data"}, Properties: map[string]*huma.Schema{
 			"event": {Type: "string", Enum: []any{e.name}},
-			"data":  r.Schema(e.data, true, ""),
+			"data":  schema(e.data),
 		}}
 		if e.id != "" {
 			s.Properties["id"] = &huma.Schema{Type: "string", Description: e.id}
@@ -65,12 +71,16 @@ func eventsSchema(r huma.Registry, events []eventDoc) *huma.Schema {
 	return &huma.Schema{Type: "array", Title: "Server-sent events", Description: "One item for each event; the data of the stream is the JSON of data. Further events may come", Items: items}
 }
 
-func (a answerDoc) schema(r huma.Registry, events []eventDoc) *huma.Schema {
+func (a answerDoc) schema(r huma.Registry, doc operationDoc) *huma.Schema {
+	schema := func(t reflect.Type) *huma.Schema { return r.Schema(t, true, "") }
+	if doc.aliasOf != "" {
+		schema = func(t reflect.Type) *huma.Schema { return camel.Schema(r, t) }
+	}
 	switch {
-	case a.contentType == eventStream && events != nil:
-		return eventsSchema(r, events)
+	case a.contentType == eventStream && doc.events != nil:
+		return eventsSchema(doc.events, schema)
 	case a.body != nil:
-		return r.Schema(a.body, true, "")
+		return schema(a.body)
 	case a.contentType == "application/json":
 		return &huma.Schema{Type: "object", AdditionalProperties: true}
 	case strings.HasPrefix(a.contentType, "text/"):
@@ -92,11 +102,12 @@ func documentHead() *huma.OpenAPI {
 				"bearer":    {Type: "http", Scheme: "bearer", Description: "A key: cay_ and 64 hex digits"},
 				"apiKey":    {Type: "apiKey", In: "header", Name: "X-API-Key"},
 				"ticket":    {Type: "apiKey", In: "query", Name: ticketParam, Description: "For browsers: good once, 60 s, for one GET, SSE or WebSocket URL; see POST /v1/tickets"},
-				"signedURL": {Type: "apiKey", In: "query", Name: signatureParam, Description: "For whoever is given the URL: good for one file of one sandbox, until it expires; see POST …/files/sign"},
+				"signedURL": {Type: "apiKey", In: "query", Name: signatureParam, Description: "For whoever is given the URL: good for one file of one sandbox or job, until it expires; see POST …/files/sign and the outputs of a job"},
 			},
 		},
 		Tags: []*huma.Tag{
-			{Name: "Sandboxes"}, {Name: "Commands"}, {Name: "Files"}, {Name: "Ports"}, {Name: "System"},
+			{Name: "Jobs"}, {Name: "Sessions"}, {Name: "Sandboxes"}, {Name: "Commands"}, {Name: "Files"}, {Name: "Ports"}, {Name: "System"},
+			{Name: tagDoor, Description: "Jobs and sessions once more, by short paths and with names in camelCase"},
 		},
 	}
 }
@@ -156,7 +167,7 @@ func (t *table) document(op *huma.Operation, doc operationDoc, who access, body 
 		if op.Method == http.MethodGet {
 			op.Security = append(op.Security, map[string][]string{"ticket": {}})
 		}
-		if doc.signable {
+		if doc.signable != "" {
 			op.Security = append(op.Security, map[string][]string{"signedURL": {}})
 		}
 		if who != anyKey {
@@ -190,7 +201,7 @@ func (t *table) document(op *huma.Operation, doc operationDoc, who access, body 
 		if r.Content == nil {
 			r.Content = map[string]*huma.MediaType{}
 		}
-		r.Content[a.contentType] = &huma.MediaType{Schema: a.schema(schemas, doc.events)}
+		r.Content[a.contentType] = &huma.MediaType{Schema: a.schema(schemas, doc)}
 	}
 	byStatus := map[int][]string{}
 	for _, reason := range reasons {

@@ -141,12 +141,13 @@ var sandboxEvents = []eventDoc{
 // emptyEvent describes an event whose name says it all.
 type emptyEvent struct{}
 
-var operations = map[string]operationDoc{
+// ownOperations are those of what is in /v1 alone.
+var ownOperations = map[string]operationDoc{
 	"create-sandbox": {tag: "Sandboxes", summary: "Create a sandbox", status: 201,
 		description: "Answers 201 once it is READY, or 202 with the sandbox CREATING when wait_seconds are over. One that fails meanwhile is a problem with sandbox_id and the reason; one that is deleted meanwhile is 410. A caller that goes away does not cancel a create.",
 		answers:     []answerDoc{{201, "application/json", sandboxType, "READY"}, {202, "application/json", sandboxType, "Still CREATING; Location says where to ask"}},
 		reasons:     []cay.ErrorReason{cay.Unprocessable, cay.InvalidImage, cay.IdempotencyMismatch, cay.Conflict, cay.QuotaExceeded, cay.NoCapacity, cay.BootFailed, cay.WorkerLost, cay.DiskFull, cay.Gone, cay.NotImplemented, cay.Timeout}},
-	"list-sandboxes": {tag: "Sandboxes", summary: "List sandboxes", description: "Newest first.", openQuery: metadataPrefix},
+	"list-sandboxes": {tag: "Sandboxes", summary: "List sandboxes", description: "Newest first, without those that serve jobs and sessions unless managed=true.", openQuery: metadataPrefix},
 	"get-sandbox": {tag: "Sandboxes", summary: "Get a sandbox, or wait for a status",
 		description: "Answers for 30 days after the end, with the reason. With wait_for it answers once the status is one of those, the sandbox has ended, or wait_seconds are over."},
 	"update-sandbox": {tag: "Sandboxes", summary: "Change metadata, idle timeout or what a timeout does", reasons: []cay.ErrorReason{cay.Conflict}},
@@ -215,12 +216,12 @@ var operations = map[string]operationDoc{
 	"signal-process": {tag: "Commands", summary: "Send a signal", status: 204, answers: []answerDoc{{204, "", nil, "Sent"}},
 		reasons: append([]cay.ErrorReason{cay.Conflict, cay.Unprocessable, cay.IdempotencyMismatch}, inUse...)},
 
-	"read-file": {tag: "Files", summary: "Download a file, or a range of it", signable: true, description: "A directory, device, FIFO or socket is 422. Several ranges are answered by the whole.",
+	"read-file": {tag: "Files", summary: "Download a file, or a range of it", signable: cay.PrefixSandbox, description: "A directory, device, FIFO or socket is 422. Several ranges are answered by the whole.",
 		answers: []answerDoc{{200, "application/octet-stream", nil, "The file"}, {206, "application/octet-stream", nil, "The range"}, {304, "", nil, "If-None-Match names the version there is"}},
 		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.RangeNotSatisfiable, cay.PreconditionFailed, cay.Forbidden}, inUse...)},
-	"head-file": {tag: "Files", summary: "What a download would answer, without the file", signable: true, answers: []answerDoc{{200, "", nil, "It is there"}, {304, "", nil, "If-None-Match names the version there is"}},
+	"head-file": {tag: "Files", summary: "What a download would answer, without the file", signable: cay.PrefixSandbox, answers: []answerDoc{{200, "", nil, "It is there"}, {304, "", nil, "If-None-Match names the version there is"}},
 		reasons: append([]cay.ErrorReason{cay.Unprocessable, cay.PreconditionFailed}, inUse...)},
-	"write-file": {tag: "Files", summary: "Upload a file", binaryBody: true, signable: true,
+	"write-file": {tag: "Files", summary: "Upload a file", binaryBody: true, signable: cay.PrefixSandbox,
 		description: "The body is the file. Directories above it are made. Readers see the old or the whole new file; a body that ends early writes nothing. The mode of what it replaces is kept unless mode is given.",
 		answers:     []answerDoc{{200, "application/json", fileType, "The file as it is now"}},
 		reasons:     append([]cay.ErrorReason{cay.Unprocessable, cay.PreconditionFailed, cay.DiskFull, cay.Conflict, cay.PayloadTooLarge}, inUse...)},

@@ -130,7 +130,7 @@ func (p *programOutcome) link(ctx context.Context, m *streams.Members, name, use
 	describeOutput(m, name, nil)
 	m.Member("size", size)
 	link, err := p.a.signURL(ctx, cay.SignedURL{
-		Method: http.MethodGet, SandboxID: p.sandbox.ID, Path: name, User: user, ExpiresAt: signedUntil(outputURLPeriod),
+		Method: http.MethodGet, Of: p.sandbox.ID, Path: name, User: user, ExpiresAt: signedUntil(outputURLPeriod),
 	})
 	if err == nil { // else the key may not read files
 		m.Member("url", link)

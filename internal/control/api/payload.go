@@ -14,6 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/control/api/camel"
 	"github.com/cayhq/cay/internal/control/api/strictjson"
 )
 
@@ -49,20 +50,24 @@ func bodySchema(r huma.Registry, input reflect.Type) *huma.Schema {
 func (p *payload[T]) Resolve(hc huma.Context) []error {
 	r, _ := humago.Unwrap(hc)
 	op := hc.Operation()
-	body, err := readBody(r, op.MaxBodyBytes, exchangeOf(hc.Context()).bodies)
+	text, err := readBody(r, op.MaxBodyBytes, exchangeOf(hc.Context()).bodies)
 	if err != nil {
 		return []error{err}
 	}
-	p.sum = sha256.Sum256(body)
-	if optional, _ := op.Metadata[metaOptionalBody].(bool); optional && len(body) == 0 {
+	p.sum = sha256.Sum256(text)
+	if optional, _ := op.Metadata[metaOptionalBody].(bool); optional && len(text) == 0 {
 		return nil
 	}
-	if err := strictjson.Decode(body, &p.value); err != nil {
+	if err := strictjson.Decode(text, &p.value); err != nil {
 		return []error{err}
 	}
-	if v, ok := any(&p.value).(validated); ok {
+	body, spell := any(&p.value), func(err error) error { return err }
+	if s, ok := body.(interface{ Plain() any }); ok {
+		body, spell = s.Plain(), camel.Error
+	}
+	if v, ok := body.(validated); ok {
 		if err := v.validate(); err != nil {
-			return []error{err}
+			return []error{spell(err)}
 		}
 	}
 	return nil

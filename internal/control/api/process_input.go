@@ -130,7 +130,7 @@ func (b *stdinBody) Read(p []byte) (int, error) {
 
 // pour gives the process a body as stdin, and says where its stdin is then. offset -1: wherever it is now.
 // progress is called whenever it has gone on.
-func (s *session) pour(ctx context.Context, body io.Reader, offset int64, closing bool, progress func()) (int64, error) {
+func (s *nodeStream) pour(ctx context.Context, body io.Reader, offset int64, closing bool, progress func()) (int64, error) {
 	st, err := s.started(ctx)
 	if err != nil {
 		return 0, err

@@ -13,13 +13,14 @@ const (
 	writeSandboxes = access(cay.ScopeSandboxesWrite)
 	runCommands    = access(cay.ScopeExec)
 	useFiles       = access(cay.ScopeFiles)
+	useJobs        = access(cay.ScopeJobs)
 	administer     = access(cay.ScopeAdmin)
 )
 
 // routes is the whole surface. typed handlers take and give structs; raw ones write their answer themselves (streams, files, pages).
 func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	t := newTable(a, mux)
-	const box = "/v1/sandboxes/{id}"
+	const box, job, session = "/v1/sandboxes/{id}", jobsCollection + "/{id}", sessionsCollection + "/{id}"
 
 	typed(t, "POST  ", "/v1/sandboxes", writeSandboxes, "create-sandbox", a.createSandbox)
 	typed(t, "GET   ", "/v1/sandboxes", readSandboxes, "list-sandboxes", a.listSandboxes)
@@ -79,6 +80,26 @@ func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	typed(t, "GET   ", box+"/ports", writeSandboxes, "list-ports", a.listPorts)
 	typed(t, "DELETE", box+"/ports/{port}", writeSandboxes, "remove-port", a.removePort)
 	t.documentPortPath()
+
+	typed(t, "POST  ", jobsCollection, useJobs, "submit-job", a.submitJob)
+	typed(t, "GET   ", jobsCollection, useJobs, "list-jobs", a.listJobs)
+	typed(t, "GET   ", job, useJobs, "get-job", a.getJob)
+	typed(t, "DELETE", job, useJobs, "cancel-job", a.cancelJob)
+	raw(t, "GET   ", job+"/outputs", useJobs, "read-job-output", a.readJobOutput)
+	raw(t, "GET   ", job+"/stream", useJobs, "stream-job", a.streamJob)
+
+	typed(t, "POST  ", sessionsCollection, useJobs, "create-session", a.createSession)
+	typed(t, "GET   ", sessionsCollection, useJobs, "list-sessions", a.listSessions)
+	typed(t, "GET   ", session, useJobs, "get-session", a.getSession)
+	typed(t, "DELETE", session, useJobs, "delete-session", a.deleteSession)
+	typed(t, "GET   ", session+"/files", useFiles, "list-session-files", a.listSessionFiles)
+	raw(t, "GET   ", session+"/files/content", useFiles, "read-session-file", a.readSessionFile)
+	raw(t, "HEAD  ", session+"/files/content", useFiles, "head-session-file", a.headSessionFile)
+	raw(t, "PUT   ", session+"/files/content", useFiles, "write-session-file", a.writeSessionFile)
+	typed(t, "DELETE", session+"/files/content", useFiles, "delete-session-file", a.deleteSessionFile)
+	raw(t, "GET   ", session+"/archive", useFiles, "read-session-archive", a.readSessionArchive)
+	raw(t, "PUT   ", session+"/archive", useFiles, "write-session-archive", a.writeSessionArchive)
+	a.doorRoutes(t)
 
 	typed(t, "POST  ", "/v1/tickets", anyKey, "create-ticket", a.createTicket)
 	typed(t, "GET   ", "/v1/info", anyKey, "get-info", a.getInfo)

@@ -10,6 +10,8 @@ import (
 
 func unmarshalFrom(d *jsontext.Decoder, v any) error { return json.UnmarshalDecode(d, v) }
 
+func marshalTo(e *jsontext.Encoder, v any) error { return json.MarshalEncode(e, v) }
+
 // sandboxRequest is the body of a create. What is absent gets a default.
 type sandboxRequest struct {
 	Image              *string           `json:"image,omitzero" doc:"An OCI reference, or host: the machine's own programs, read-only" example:"host"`
@@ -33,7 +35,8 @@ type sandboxRequest struct {
 	Template           notYet            `json:"template,omitzero"`
 	GPU                notYet            `json:"gpu,omitzero"`
 	Secrets            notYet            `json:"secrets,omitzero"`
-	SessionID          notYet            `json:"session_id,omitzero"`
+	SessionID          *string           `json:"session_id,omitzero" doc:"Its files are at /session"`
+	SessionShared      bool              `json:"session_shared,omitzero" doc:"Others who say the same may use the session meanwhile"`
 	Volumes            notYet            `json:"volumes,omitzero"`
 	Packages           notYet            `json:"packages,omitzero"`
 	Region             notYet            `json:"region,omitzero"`
@@ -42,7 +45,7 @@ type sandboxRequest struct {
 func (b *sandboxRequest) validate() error {
 	for field, v := range map[string]notYet{
 		"snapshot": b.Snapshot, "template": b.Template, "gpu": b.GPU, "secrets": b.Secrets,
-		"session_id": b.SessionID, "volumes": b.Volumes, "packages": b.Packages, "region": b.Region,
+		"volumes": b.Volumes, "packages": b.Packages, "region": b.Region,
 	} {
 		if v {
 			return cay.Errorf(cay.NotImplemented, "`%s` is not implemented yet; leave it out", field).On(field)
@@ -50,7 +53,7 @@ func (b *sandboxRequest) validate() error {
 	}
 	for _, err := range []error{
 		within("cpu", b.CPU), within("memory_mb", b.MemoryMB), within("disk_gb", b.DiskGB), within("pids", b.Pids),
-		checkOnTimeout(b.OnTimeout), checkEnv(b.Env), checkMetadata(b.Metadata),
+		checkOnTimeout(b.OnTimeout), checkEnv(b.Env), checkMetadata(b.Metadata), checkSessionID(b.SessionID),
 		plain("image", deref(b.Image)), plain("runtime", deref(b.Runtime)), plain("user", deref(b.User)), plain("workdir", deref(b.Workdir)),
 	} {
 		if err != nil {
@@ -68,7 +71,7 @@ func (b *sandboxRequest) domain() (cay.CreateSandbox, error) {
 	req := cay.CreateSandbox{
 		Image: deref(b.Image), Runtime: deref(b.Runtime), CPU: b.CPU, MemoryMB: b.MemoryMB, DiskGB: b.DiskGB, Pids: b.Pids,
 		OnTimeout: cay.OnTimeout(deref(b.OnTimeout)), AutoResume: b.AutoResume, Network: []string{}, Env: b.Env, Metadata: b.Metadata,
-		User: deref(b.User), Workdir: deref(b.Workdir),
+		User: deref(b.User), Workdir: deref(b.Workdir), SessionID: cay.ID(deref(b.SessionID)), SessionShared: b.SessionShared,
 	}
 	var err error
 	if b.TTLSeconds != nil {
@@ -206,6 +209,9 @@ type sandbox struct {
 	Metadata     map[string]string `json:"metadata"`
 	User         string            `json:"user"`
 	Workdir      string            `json:"workdir"`
+	SessionID    *string           `json:"session_id" doc:"Of the session whose files are at /session; null: none"`
+	Shared       bool              `json:"session_shared"`
+	ManagedBy    *string           `json:"managed_by" doc:"The job or the session that it serves; null: it is a client's own"`
 	WorkerID     *string           `json:"worker_id"`
 	CreatedAt    moment            `json:"created_at"`
 	ReadyAt      moment            `json:"ready_at"`
@@ -223,6 +229,7 @@ func sandboxOf(sb *cay.Sandbox) sandbox {
 		CPU: sb.Spec.CPU, MemoryMB: sb.Spec.MemoryMB, DiskGB: sb.Spec.DiskGB, Pids: sb.Spec.Pids,
 		TTL: inSeconds(sb.Spec.TTL), OnTimeout: sb.Spec.OnTimeout, PausedTTL: inSeconds(sb.Spec.PausedTTL), AutoResume: sb.Spec.AutoResume,
 		Network: sb.Spec.Network, Env: sb.Spec.Env, Metadata: sb.Spec.Metadata, User: sb.Spec.User, Workdir: sb.Spec.Workdir,
+		SessionID: nullable(string(sb.Spec.SessionID)), Shared: sb.Spec.SessionShared, ManagedBy: nullable(string(sb.Spec.ManagedBy)),
 		WorkerID: nullable(string(sb.WorkerID)), CreatedAt: moment(sb.CreatedAt), ReadyAt: moment(sb.ReadyAt), ExpiresAt: moment(sb.ExpiresAt),
 		LastActiveAt: moment(sb.LastActiveAt), EndedAt: moment(sb.EndedAt), CreateMS: sb.CreateMS, Usage: sb.Usage,
 	}

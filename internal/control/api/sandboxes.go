@@ -3,11 +3,7 @@ package api
 import (
 	"context"
 	"net/http"
-	"net/url"
-	"strings"
 	"time"
-
-	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/cayhq/cay"
 )
@@ -46,6 +42,11 @@ func (a *API) createSandbox(ctx context.Context, in *createSandboxInput) (*sandb
 	req, err := in.Payload.value.domain()
 	if err != nil {
 		return nil, err
+	}
+	if req.SessionID != "" {
+		if err := a.sessionsThere(); err != nil {
+			return nil, err
+		}
 	}
 	project := exchangeOf(ctx).identity.ProjectID
 	once := a.once(project, "POST /v1/sandboxes", in.IdempotencyKey, in.Payload.sum)
@@ -158,55 +159,14 @@ func (a *API) getSandbox(ctx context.Context, in *getSandboxInput) (*sandboxOutp
 
 // statuses reads a comma-joined list; `active` stands for those that count as such.
 func statuses(field, s string) ([]cay.Status, error) {
-	if s == "" {
-		return nil, nil
-	}
-	var list []cay.Status
-	for name := range strings.SplitSeq(s, ",") {
-		found := false
-		for _, status := range cay.Statuses {
-			if name == string(status) || name == "active" && status.Active() {
-				list, found = append(list, status), true
-			}
-		}
-		if !found {
-			return nil, cay.Errorf(cay.InvalidRequest, "`%s`: there is no status %q", field, clip(name, 100)).On(field)
-		}
-	}
-	return list, nil
+	return listed(field, s, cay.Statuses, cay.Status.Active)
 }
 
 type listSandboxesInput struct {
-	Limit        int    `query:"limit" default:"50" minimum:"1" maximum:"200"`
-	Cursor       string `query:"cursor" doc:"next_cursor of the page before"`
-	Order        string `query:"order" enum:"desc,asc" default:"desc" doc:"By time of creation"`
-	CreatedAfter string `query:"created_after" doc:"RFC 3339" example:"2026-01-02T15:04:05Z"`
-	Status       string `query:"status" doc:"Comma-joined; active stands for CREATING,READY,PAUSED" example:"active"`
-	metadata     map[string]string
-}
-
-// metadataPrefix begins the name of a parameter that selects by metadata.
-const metadataPrefix = "metadata."
-
-// Resolve implements huma.Resolver: it collects metadata.KEY=VALUE.
-func (in *listSandboxesInput) Resolve(hc huma.Context) []error {
-	u := hc.URL()
-	query, err := url.ParseQuery(u.RawQuery)
-	if err != nil {
-		return []error{cay.Errorf(cay.InvalidRequest, "the query cannot be read: %v", err)}
-	}
-	for name, values := range query {
-		if key, ok := strings.CutPrefix(name, metadataPrefix); ok {
-			if in.metadata == nil {
-				in.metadata = map[string]string{}
-			}
-			in.metadata[key] = values[0]
-		}
-	}
-	if err := checkMetadata(in.metadata); err != nil {
-		return []error{err}
-	}
-	return nil
+	ListQuery
+	Status    string `query:"status" doc:"Comma-joined; active stands for CREATING,READY,PAUSED" example:"active"`
+	SessionID string `query:"session_id" doc:"Only those that use this session"`
+	Managed   bool   `query:"managed" doc:"Also those that serve jobs and sessions"`
 }
 
 type listSandboxesOutput struct {
@@ -214,18 +174,19 @@ type listSandboxesOutput struct {
 }
 
 func (a *API) listSandboxes(ctx context.Context, in *listSandboxesInput) (*listSandboxesOutput, error) {
-	q := cay.SandboxQuery{Limit: in.Limit, Cursor: in.Cursor, Ascending: in.Order == "asc", Metadata: in.metadata}
-	if err := checkCursor(in.Cursor); err != nil {
+	after, err := in.check()
+	if err != nil {
 		return nil, err
 	}
-	var err error
+	if err := checkSessionQuery(in.SessionID); err != nil {
+		return nil, err
+	}
+	q := cay.SandboxQuery{
+		Limit: in.Limit, Cursor: in.Cursor, Ascending: in.Order == "asc", Metadata: in.metadata, CreatedAfter: after,
+		SessionID: cay.ID(in.SessionID), Managed: in.Managed,
+	}
 	if q.Statuses, err = statuses("status", in.Status); err != nil {
 		return nil, err
-	}
-	if in.CreatedAfter != "" {
-		if q.CreatedAfter, err = time.Parse(time.RFC3339, in.CreatedAfter); err != nil {
-			return nil, cay.Errorf(cay.InvalidRequest, "`created_after` must be a time such as 2026-01-02T15:04:05Z").On("created_after")
-		}
 	}
 	found, next, err := a.Sandboxes.List(ctx, exchangeOf(ctx).identity.ProjectID, q)
 	if err != nil {

@@ -21,9 +21,9 @@ const (
 // signedParams are all that the query of a signed URL may hold: what a signature does not cover, no holder of the URL may add.
 var signedParams = map[string]bool{"path": true, "user": true, maxBytesParam: true, keyParam: true, expiresParam: true, signatureParam: true}
 
-// verifySigned answers who signed the URL of the request.
-func (a *API) verifySigned(r *http.Request, query url.Values) (cay.Identity, error) {
-	u, err := signedURLOf(r, query)
+// verifySigned answers who signed the URL of the request, which is about something with an ID of that prefix.
+func (a *API) verifySigned(r *http.Request, query url.Values, prefix string) (cay.Identity, error) {
+	u, err := signedURLOf(r, query, prefix)
 	if err != nil {
 		return cay.Identity{}, err
 	}
@@ -31,7 +31,7 @@ func (a *API) verifySigned(r *http.Request, query url.Values) (cay.Identity, err
 }
 
 // signedURLOf reads what the URL says. Each value has one spelling, so that what is verified is what is done.
-func signedURLOf(r *http.Request, query url.Values) (cay.SignedURL, error) {
+func signedURLOf(r *http.Request, query url.Values, prefix string) (cay.SignedURL, error) {
 	bad := func(what string) (cay.SignedURL, error) {
 		return cay.SignedURL{}, cay.Errorf(cay.Unauthorized, "this is no signed URL that this server made: %s; ask for a new one", what)
 	}
@@ -40,13 +40,13 @@ func signedURLOf(r *http.Request, query url.Values) (cay.SignedURL, error) {
 			return bad("its query holds more than was signed")
 		}
 	}
-	id, ok := cay.ParseID(cay.PrefixSandbox, r.PathValue("id"))
+	id, ok := cay.ParseID(prefix, r.PathValue("id"))
 	key, okKey := cay.ParseID(cay.PrefixKey, query.Get(keyParam))
 	expires, okExpires := decimal(query.Get(expiresParam))
 	if !ok || !okKey || !okExpires || len(query.Get(signatureParam)) > maxSecret {
 		return bad("its query is malformed")
 	}
-	u := cay.SignedURL{Method: r.Method, SandboxID: id, Path: query.Get("path"), User: query.Get("user"), KeyID: key, ExpiresAt: time.Unix(expires, 0)}
+	u := cay.SignedURL{Method: r.Method, Of: id, Path: query.Get("path"), User: query.Get("user"), KeyID: key, ExpiresAt: time.Unix(expires, 0)}
 	if query.Has(maxBytesParam) {
 		if u.MaxBytes, ok = decimal(query.Get(maxBytesParam)); !ok || u.MaxBytes == 0 {
 			return bad("its query is malformed")
@@ -92,7 +92,11 @@ func (a *API) signURL(ctx context.Context, u cay.SignedURL) (string, error) {
 		query += "&" + maxBytesParam + "=" + strconv.FormatInt(u.MaxBytes, 10)
 	}
 	query += "&" + keyParam + "=" + string(u.KeyID) + "&" + expiresParam + "=" + strconv.FormatInt(u.ExpiresAt.Unix(), 10) + "&" + signatureParam + "=" + signature
-	return x.origin + "/v1/sandboxes/" + string(u.SandboxID) + "/files?" + query, nil
+	at := "/v1/sandboxes/" + string(u.Of) + "/files?"
+	if u.Scope() == cay.ScopeJobs {
+		at = "/v1/jobs/" + string(u.Of) + "/outputs?"
+	}
+	return x.origin + at + query, nil
 }
 
 // signedUntil is the end of a signed URL that is good for at least period: whole seconds.
@@ -167,7 +171,7 @@ func (a *API) signFile(ctx context.Context, in *signInput) (*signOutput, error) 
 	if err != nil {
 		return nil, err
 	}
-	u := cay.SignedURL{Method: body.Method, SandboxID: id, Path: name, User: user, ExpiresAt: signedUntil(cay.DefaultSignedURLPeriod)}
+	u := cay.SignedURL{Method: body.Method, Of: id, Path: name, User: user, ExpiresAt: signedUntil(cay.DefaultSignedURLPeriod)}
 	if body.TTLSeconds != nil {
 		u.ExpiresAt = signedUntil(time.Duration(*body.TTLSeconds * float64(time.Second)))
 	}

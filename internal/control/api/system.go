@@ -131,12 +131,23 @@ type infoOutput struct {
 // features names the parts of the contract that this version has.
 var features = []string{"sandboxes", "exec", "exec.sse", "exec.websocket", "terminal", "processes", "files", "tickets", "idempotency"}
 
+func (a *API) features() []string {
+	all := slices.Clone(features)
+	if a.Jobs != nil {
+		all = append(all, "jobs")
+	}
+	if a.Sessions != nil {
+		all = append(all, "sessions")
+	}
+	return all
+}
+
 func (a *API) getInfo(ctx context.Context, _ *nothing) (*infoOutput, error) {
 	runtimes, err := a.Sandboxes.Runtimes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &infoOutput{Body: info{Version: a.Version, Isolation: a.Isolation, Enforced: a.Sandboxes.Enforced(), Features: features, Limits: a.Sandboxes.Limits(), Runtimes: runtimes}}, nil
+	return &infoOutput{Body: info{Version: a.Version, Isolation: a.Isolation, Enforced: a.Sandboxes.Enforced(), Features: a.features(), Limits: a.Sandboxes.Limits(), Runtimes: runtimes}}, nil
 }
 
 type runtimesOutput struct {

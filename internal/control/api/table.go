@@ -16,6 +16,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/control/api/camel"
 	"github.com/cayhq/cay/internal/control/api/problem"
 	"github.com/cayhq/cay/internal/control/api/strictjson"
 )
@@ -63,13 +64,17 @@ const (
 	metaAccess       = "access"
 	metaOptionalBody = "optional_body"
 	metaOpenQuery    = "open_query" // prefix of query names that clients choose
-	metaSignable     = "signable"   // a signed URL may stand in for a key
+	metaSignable     = "signable"   // prefix of the IDs for which a signed URL may stand in for a key
+	metaNeeds        = "needs"      // the part of the server that the operation needs
 )
 
 func typed[I, O any](t *table, method, path string, who access, id string, handle func(context.Context, *I) (*O, error)) {
 	register(t, method, path, who, id, func(ctx context.Context, in *I) (*O, error) {
 		out, err := handle(ctx, in)
 		if err != nil {
+			if operations[id].aliasOf != "" {
+				err = camel.Error(err)
+			}
 			x := exchangeOf(ctx)
 			x.err = err
 			return nil, problem.From(err, x.requestID)
@@ -83,6 +88,9 @@ func raw[I any](t *table, method, path string, who access, id string, handle fun
 		return &huma.StreamResponse{Body: func(hc huma.Context) {
 			r, w := humago.Unwrap(hc)
 			if err := handle(w, r, in); err != nil {
+				if operations[id].aliasOf != "" {
+					err = camel.Error(err)
+				}
 				t.a.fail(w, r, err)
 			}
 		}}, nil
@@ -97,7 +105,12 @@ func register[I, O any](t *table, method, path string, who access, id string, ha
 	op := huma.Operation{
 		OperationID: id, Method: strings.TrimSpace(method), Path: path, Summary: doc.summary, Description: doc.description,
 		Tags: []string{doc.tag}, MaxBodyBytes: cmpOr(doc.maxBody, cay.MaxJSONBody), DefaultStatus: doc.status,
-		Metadata: map[string]any{metaAccess: who, metaOptionalBody: doc.optionalBody, metaOpenQuery: doc.openQuery, metaSignable: doc.signable},
+		Metadata: map[string]any{
+			metaAccess: who, metaOptionalBody: doc.optionalBody, metaOpenQuery: doc.openQuery, metaSignable: doc.signable, metaNeeds: doc.needs,
+		},
+	}
+	if doc.aliasOf != "" {
+		op.Extensions = map[string]any{aliasExtension: doc.aliasOf}
 	}
 	huma.Register(t.api, op, handle)
 	t.document(t.registered(op.Method, path), doc, who, bodySchema(t.api.OpenAPI().Components.Schemas, reflect.TypeFor[I]()))
@@ -121,7 +134,8 @@ func (t *table) registered(method, path string) *huma.Operation {
 func (a *API) admitted(op *huma.Operation, next http.Handler) http.Handler {
 	who, _ := op.Metadata[metaAccess].(access)
 	openQuery, _ := op.Metadata[metaOpenQuery].(string)
-	signable, _ := op.Metadata[metaSignable].(bool)
+	signable, _ := op.Metadata[metaSignable].(string)
+	needs, _ := op.Metadata[metaNeeds].(string)
 	known := map[string]bool{}
 	for _, p := range op.Parameters {
 		known[p.Name] = known[p.Name] || p.In == "query"
@@ -144,7 +158,11 @@ func (a *API) admitted(op *huma.Operation, next http.Handler) http.Handler {
 				return
 			}
 		}
-		if signable && query.Has(signatureParam) {
+		if err := a.has(needs); err != nil {
+			a.fail(w, r, err)
+			return
+		}
+		if signable != "" && query.Has(signatureParam) {
 			if query, err = a.unsigned(w, r, query); err != nil {
 				a.fail(w, r, err)
 				return

@@ -58,7 +58,7 @@ func mac(secret []byte, fields ...string) string {
 func number(n int64) string { return string(binary.BigEndian.AppendUint64(nil, uint64(n))) }
 
 func urlMAC(secret []byte, u cay.SignedURL) string {
-	return mac(secret, u.Method, string(u.SandboxID), u.Path, u.User, number(u.MaxBytes), string(u.KeyID), number(u.ExpiresAt.Unix()))
+	return mac(secret, u.Method, string(u.Of), u.Path, u.User, number(u.MaxBytes), string(u.KeyID), number(u.ExpiresAt.Unix()))
 }
 
 // SignURL answers the signature of the URL. ExpiresAt counts in whole seconds.
@@ -70,7 +70,7 @@ func (a *Auth) SignURL(ctx context.Context, u cay.SignedURL) (string, error) {
 	return urlMAC(secret, u), nil
 }
 
-// VerifyURL answers who signed the URL, with the scope files alone. A signature of anything else, an expired URL, and a key that is
+// VerifyURL answers who signed the URL, with the scope of what it is for alone. A signature of anything else, an expired URL, and a key that is
 // expired, revoked or has lost the scope are all the same cay.Unauthorized.
 func (a *Auth) VerifyURL(ctx context.Context, u cay.SignedURL, signature string) (cay.Identity, error) {
 	refused := cay.Errorf(cay.Unauthorized, "the signed URL was changed, has expired, or its key is no longer good; ask for a new one")
@@ -93,10 +93,10 @@ func (a *Auth) VerifyURL(ctx context.Context, u cay.SignedURL, signature string)
 		return cay.Identity{}, fmt.Errorf("verify a signed URL: %w", err)
 	}
 	id := identity(k)
-	if !k.Live(now) || !id.May(cay.ScopeFiles) {
+	if !k.Live(now) || !id.May(u.Scope()) {
 		return cay.Identity{}, refused
 	}
-	id.Scopes = []cay.Scope{cay.ScopeFiles}
+	id.Scopes = []cay.Scope{u.Scope()}
 	return id, nil
 }
 

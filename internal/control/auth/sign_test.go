@@ -12,7 +12,7 @@ import (
 
 func signable(id cay.Identity) cay.SignedURL {
 	return cay.SignedURL{
-		Method: "PUT", SandboxID: cay.NewID(cay.PrefixSandbox), Path: "/a", User: "root", MaxBytes: 1, KeyID: id.KeyID,
+		Method: "PUT", Of: cay.NewID(cay.PrefixSandbox), Path: "/a", User: "root", MaxBytes: 1, KeyID: id.KeyID,
 		ExpiresAt: time.Now().Add(time.Minute).Truncate(time.Second),
 	}
 }
@@ -37,7 +37,8 @@ func TestASignatureIsOfEveryFieldAndGoodOnEveryServer(t *testing.T) {
 	for name, change := range map[string]func(*cay.SignedURL){
 		"method":                 func(u *cay.SignedURL) { u.Method = "GET" },
 		"HEAD of a PUT":          func(u *cay.SignedURL) { u.Method = "HEAD" },
-		"sandbox":                func(u *cay.SignedURL) { u.SandboxID = cay.NewID(cay.PrefixSandbox) },
+		"sandbox":                func(u *cay.SignedURL) { u.Of = cay.NewID(cay.PrefixSandbox) },
+		"kind, a job's":          func(u *cay.SignedURL) { u.Of = cay.ID(cay.PrefixJob + u.Of.Body()) },
 		"path":                   func(u *cay.SignedURL) { u.Path = "/b" },
 		"user":                   func(u *cay.SignedURL) { u.User = "" },
 		"bytes between fields":   func(u *cay.SignedURL) { u.Path, u.User = "/ar", "oot" },
@@ -60,6 +61,30 @@ func TestASignatureIsOfEveryFieldAndGoodOnEveryServer(t *testing.T) {
 	foreign, err := elsewhere.SignURL(t.Context(), u)
 	if err != nil || foreign == signature {
 		t.Errorf("another installation signs the same: %v", err)
+	}
+}
+
+func TestASignedURLOfAJobNeedsAndGivesTheScopeJobsAlone(t *testing.T) {
+	a, _ := open(t)
+	admin := identify(t, a, bootstrap(t, a, ""))
+	for scope, good := range map[cay.Scope]bool{cay.ScopeJobs: true, cay.ScopeFiles: false} {
+		k, _, err := a.CreateKey(t.Context(), admin.ProjectID, "k", []cay.Scope{scope}, time.Time{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		u := signable(cay.Identity{KeyID: k.ID})
+		u.Of = cay.NewID(cay.PrefixJob)
+		signature, err := a.SignURL(t.Context(), u)
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, err := a.VerifyURL(t.Context(), u, signature)
+		if (err == nil) != good || good && (!id.May(cay.ScopeJobs) || id.May(cay.ScopeFiles)) {
+			t.Errorf("a key with the scope %s: %v, %v", scope, id.Scopes, err)
+		}
+		u.Of = cay.ID(cay.PrefixSandbox + u.Of.Body())
+		_, err = a.VerifyURL(t.Context(), u, signature)
+		refused(t, err)
 	}
 }
 

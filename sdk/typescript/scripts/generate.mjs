@@ -14,6 +14,27 @@ const annotations = new Set(["description", "examples", "format", "default", "ti
   "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "propertyNames"]);
 const known = new Set([...annotations, "$ref", "type", "enum", "const", "oneOf", "anyOf", "allOf", "items", "properties", "required", "additionalProperties"]);
 
+/** The operations that the SDK speaks: an operation that is another's second form is left out, and so is what it alone describes. */
+function* spoken() {
+  for (const [path, item] of Object.entries(document.paths)) {
+    for (const method of ["get", "head", "post", "put", "patch", "delete", "options"]) {
+      if (item[method] && !item[method]["x-alias-of"]) yield { path, method, operation: item[method] };
+    }
+  }
+}
+
+const used = new Set();
+function use(value) {
+  if (value === null || typeof value !== "object") return;
+  const name = typeof value.$ref === "string" ? value.$ref.replace("#/components/schemas/", "") : undefined;
+  if (name !== undefined && !used.has(name)) {
+    used.add(name);
+    use(document.components.schemas[name]);
+  }
+  Object.values(value).forEach(use);
+}
+for (const { operation } of spoken()) use(operation);
+
 /** Members whose keys are data, such as metadata: their keys are never renamed. */
 const open = new Set();
 const closed = new Set();
@@ -80,7 +101,7 @@ function comment(text, indent) {
 }
 
 function types(name) {
-  return Object.entries(document.components.schemas).map(([schemaName, schema]) => {
+  return Object.entries(document.components.schemas).filter(([schemaName]) => used.has(schemaName)).map(([schemaName, schema]) => {
     const type = typeOf(schema, name, schemaName, "");
     const shape = type.startsWith("{\n") ? `export interface ${schemaName} ${type}` : `export type ${schemaName} = ${type};`;
     return `${comment(schema.description, "")}${shape}\n`;
@@ -89,11 +110,8 @@ function types(name) {
 
 function operations() {
   let text = "/** Every operation of the document by its id. */\nexport const operations = {\n";
-  for (const [path, item] of Object.entries(document.paths)) {
-    for (const method of ["get", "head", "post", "put", "patch", "delete", "options"]) {
-      const operation = item[method];
-      if (operation) text += `  ${JSON.stringify(operation.operationId)}: { method: "${method.toUpperCase()}", path: ${JSON.stringify(path)} },\n`;
-    }
+  for (const { path, method, operation } of spoken()) {
+    text += `  ${JSON.stringify(operation.operationId)}: { method: "${method.toUpperCase()}", path: ${JSON.stringify(path)} },\n`;
   }
   return `${text}} as const;\n\nexport type OperationId = keyof typeof operations;\n`;
 }
@@ -103,7 +121,28 @@ const model = types(camel);
 for (const key of open) {
   if (closed.has(key)) throw new Error(`${key} holds data in one schema and members in another: the SDK could not tell which keys to rename`);
 }
-const members = `/** Members whose keys are data and are therefore never renamed. */\nexport const openMembers: ReadonlySet<string> = new Set(${JSON.stringify([...open].sort())});\n`;
+const members = `/** The operations that the SDK speaks: an operation that is another's second form is left out, and so is what it alone describes. */
+function* spoken() {
+  for (const [path, item] of Object.entries(document.paths)) {
+    for (const method of ["get", "head", "post", "put", "patch", "delete", "options"]) {
+      if (item[method] && !item[method]["x-alias-of"]) yield { path, method, operation: item[method] };
+    }
+  }
+}
+
+const used = new Set();
+function use(value) {
+  if (value === null || typeof value !== "object") return;
+  const name = typeof value.$ref === "string" ? value.$ref.replace("#/components/schemas/", "") : undefined;
+  if (name !== undefined && !used.has(name)) {
+    used.add(name);
+    use(document.components.schemas[name]);
+  }
+  Object.values(value).forEach(use);
+}
+for (const { operation } of spoken()) use(operation);
+
+/** Members whose keys are data and are therefore never renamed. */\nexport const openMembers: ReadonlySet<string> = new Set(${JSON.stringify([...open].sort())});\n`;
 mkdirSync(out, { recursive: true });
 writeFileSync(new URL("wire.ts", out), header + wire);
 writeFileSync(new URL("model.ts", out), header + model);

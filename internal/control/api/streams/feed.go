@@ -18,7 +18,10 @@ type Feed struct {
 func NewFeed(w io.Writer) *Feed { return &Feed{w: w} }
 
 // Comment adds what keeps the connection alive.
-func (f *Feed) Comment() { f.add(": keep-alive\n\n") }
+func (f *Feed) Comment() { f.Remark("keep-alive") }
+
+// Remark adds a comment, a word for people who look at the stream: programs do not see it.
+func (f *Feed) Remark(word string) { f.add(": ", word, "\n\n") }
 
 // Event adds an event. name and id hold no line breaks; id "" is none. What was added before goes out when it is much.
 func (f *Feed) Event(name, id string, body any) error {

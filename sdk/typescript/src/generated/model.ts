@@ -179,6 +179,17 @@ export interface CreateMS {
 
 export type EmptyEvent = { [key: string]: unknown };
 
+export interface ErrorFrame {
+  data: "canceled" | "error" | (string & {});
+  detail: string;
+  reason: string;
+  /** Where to go on after this frame */
+  seq: number;
+  /** RFC 3339, UTC, milliseconds */
+  ts: string | null;
+  type: "status" | "stdout" | "stderr" | "gap" | "exit" | "error" | (string & {});
+}
+
 export interface EventList {
   items: SandboxEvent[];
   /** Give it as after for what follows; null at the end of what there is now */
@@ -298,6 +309,19 @@ export interface Exit {
   truncated: PerStream;
 }
 
+export interface ExitFrame {
+  data: "success" | "failed" | "timeout" | "canceled" | "error" | (string & {});
+  durationMs: number | null;
+  exitCode: number | null;
+  /** Where to go on after this frame */
+  seq: number;
+  signal: string | null;
+  timedOut: boolean;
+  /** RFC 3339, UTC, milliseconds */
+  ts: string | null;
+  type: "status" | "stdout" | "stderr" | "gap" | "exit" | "error" | (string & {});
+}
+
 export interface ExposeRequest {
   port: number;
   /** Ask for no token: whoever knows the URL may use it */
@@ -366,6 +390,17 @@ export interface Gap {
   offset: number;
 }
 
+export interface GapFrame {
+  /** Bytes of output that were not kept */
+  bytes: number;
+  /** Where to go on after this frame */
+  seq: number;
+  stream: "stdout" | "stderr" | (string & {});
+  /** RFC 3339, UTC, milliseconds */
+  ts: string | null;
+  type: "status" | "stdout" | "stderr" | "gap" | "exit" | "error" | (string & {});
+}
+
 export interface Info {
   /** Of cpu, memory_mb, disk_gb and pids, the limits that every worker keeps for real */
   enforced: string[];
@@ -374,6 +409,171 @@ export interface Info {
   limits: Limits;
   runtimes: Runtime[];
   version: string;
+}
+
+export interface Job {
+  /** How many sandboxes it was given */
+  attempt: number;
+  /** Of the program; null until it has run */
+  durationMs: number | null;
+  /** Why the platform, or a bound of the sandbox, ended it; else null */
+  error: JobFault | null;
+  /** null unless the program came to an end; as of an exec */
+  exitCode: number | null;
+  /** Below /session or /workspace, /output and the user's home; at most 1000 */
+  filesChanged: ProgramFile[];
+  /** More changed than is told */
+  filesTruncated: boolean;
+  /** null until then */
+  finishedAt: string | null;
+  id: string;
+  /** null: nothing was installed */
+  installLog: string | null;
+  language: string;
+  /** Bytes that are no UTF-8 became U+FFFD; the stream has them */
+  lossy: PerStream;
+  metadata: { [key: string]: string };
+  metrics: JobMetrics;
+  /** The files that the program left below /output; kept as long as the job */
+  outputs: JobOutput[];
+  /** Some could not be kept */
+  outputsTruncated: boolean;
+  priority: number;
+  /** RFC 3339, UTC, milliseconds */
+  queuedAt: string | null;
+  /** Of this attempt; null until it has one */
+  sandboxId: string | null;
+  /** null: none */
+  sessionId: string | null;
+  sessionShared: boolean;
+  /** Without SIG; null when it exited by itself */
+  signal: string | null;
+  /** null until the program runs */
+  startedAt: string | null;
+  /** Further ones may come */
+  status: "queued" | "running" | "success" | "failed" | "timeout" | "canceled" | "error" | (string & {});
+  /** As stdout */
+  stderr: string;
+  /** What is missing in stderr */
+  stderrGap?: Gap;
+  /** Bytes that were written */
+  stderrSize: number;
+  /** Head and tail when it is longer than 1 MiB; bytes that are no UTF-8 become U+FFFD */
+  stdout: string;
+  /** What is missing in stdout */
+  stdoutGap?: Gap;
+  /** Bytes that were written */
+  stdoutSize: number;
+  timedOut: boolean;
+  timeoutSeconds: number;
+  /** Some is missing here */
+  truncated: PerStream;
+}
+
+export interface JobFault {
+  detail: string;
+  /** Stable: oom, disk_full, no_capacity, worker_lost, boot_failed, sandbox_ended, unprocessable; further ones may come */
+  reason: string;
+}
+
+export interface JobMetrics {
+  /** Of its sandbox; null in lists */
+  bootMs: number | null;
+  /** null until known, as the others */
+  cpuMs: number | null;
+  peakMemoryMb: number | null;
+  /** From the submission to the program's start, that of its sandbox included */
+  queueMs: number | null;
+}
+
+export interface JobOutput {
+  /** The file, until 1 MiB has been answered in all */
+  dataBase64?: string;
+  mime: string;
+  path: string;
+  /** The path percent-encoded, when it is no UTF-8 */
+  pathPercent?: string;
+  size: number;
+  /** Where to download it, for an hour, without a key, when it is not here */
+  url?: string | null;
+}
+
+export interface JobRequest {
+  /** The program */
+  code: string | null;
+  /** Of its sandbox, as the following ones */
+  cpu?: number | null;
+  diskGb?: number | null;
+  /** At most 1 MiB */
+  env?: { [key: string]: string };
+  /** Default python; see POST /v1/sandboxes/{id}/code */
+  language?: string;
+  memoryMb?: number | null;
+  /** At most 64 keys of 1 KiB with their value */
+  metadata?: { [key: string]: string };
+  /** Only [] for now: no network. Rules are answered with 501 not_implemented */
+  network?: string[] | {
+    allow?: string[];
+    deny?: string[];
+  };
+  /** Not implemented yet: leave it out, or empty */
+  packages?: string[];
+  pids?: number | null;
+  /** Of the project's queued jobs those with a higher one are taken first; default 5 */
+  priority?: number | null;
+  /** How long it may wait to run; default 3600 */
+  queueTimeoutSeconds?: number | null;
+  /** The program finds the session's files at /session, and runs there */
+  sessionId?: string | null;
+  /** Others who say the same may use the session meanwhile; otherwise its jobs run one at a time */
+  sessionShared?: boolean;
+  /** All of the input; absent: end of file at once */
+  stdin?: string | null;
+  /** The same for input that is no text; at most one of both */
+  stdinBase64?: string;
+  /** Of the program; default 60, at most 86400; not null */
+  timeoutSeconds?: number | null;
+}
+
+export interface JobSummary {
+  /** How many sandboxes it was given */
+  attempt: number;
+  /** Of the program; null until it has run */
+  durationMs: number | null;
+  /** Why the platform, or a bound of the sandbox, ended it; else null */
+  error: JobFault | null;
+  /** null unless the program came to an end; as of an exec */
+  exitCode: number | null;
+  /** null until then */
+  finishedAt: string | null;
+  id: string;
+  /** null: nothing was installed */
+  installLog: string | null;
+  language: string;
+  metadata: { [key: string]: string };
+  metrics: JobMetrics;
+  priority: number;
+  /** RFC 3339, UTC, milliseconds */
+  queuedAt: string | null;
+  /** Of this attempt; null until it has one */
+  sandboxId: string | null;
+  /** null: none */
+  sessionId: string | null;
+  sessionShared: boolean;
+  /** Without SIG; null when it exited by itself */
+  signal: string | null;
+  /** null until the program runs */
+  startedAt: string | null;
+  /** Further ones may come */
+  status: "queued" | "running" | "success" | "failed" | "timeout" | "canceled" | "error" | (string & {});
+  timedOut: boolean;
+  timeoutSeconds: number;
+}
+
+export interface JobSummaryList {
+  items: JobSummary[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
 }
 
 export interface Limits {
@@ -475,6 +675,18 @@ export interface Output {
   size: number;
   /** Where to download it, for an hour, when it is not here; for keys with the scope files */
   url?: string | null;
+}
+
+export interface OutputFrame {
+  /** The output, where it is UTF-8 */
+  data?: string | null;
+  /** The output, where it is not */
+  dataBase64?: string;
+  /** Where to go on after this frame */
+  seq: number;
+  /** RFC 3339, UTC, milliseconds */
+  ts: string | null;
+  type: "status" | "stdout" | "stderr" | "gap" | "exit" | "error" | (string & {});
 }
 
 export interface PerStream {
@@ -662,6 +874,8 @@ export interface Sandbox {
   image: string;
   /** RFC 3339, UTC, milliseconds */
   lastActiveAt: string | null;
+  /** The job or the session that it serves; null: it is a client's own */
+  managedBy: string | null;
   memoryMb: number;
   metadata: { [key: string]: string };
   network: string[];
@@ -674,6 +888,9 @@ export interface Sandbox {
   runtimeId: string | null;
   /** The same as id */
   sandboxId: string;
+  /** Of the session whose files are at /session; null: none */
+  sessionId: string | null;
+  sessionShared: boolean;
   status: "CREATING" | "READY" | "PAUSED" | "TERMINATING" | "TERMINATED" | "FAILED" | (string & {});
   /** Why it ended, or is ending */
   statusReason: string | null;
@@ -739,8 +956,10 @@ export interface SandboxRequest {
   runtime?: string | null;
   /** Not implemented yet: leave it out, or empty */
   secrets?: unknown;
-  /** Not implemented yet: leave it out, or empty */
-  sessionId?: unknown;
+  /** Its files are at /session */
+  sessionId?: string | null;
+  /** Others who say the same may use the session meanwhile */
+  sessionShared?: boolean;
   /** Not implemented yet: leave it out, or empty */
   snapshot?: unknown;
   /** Not implemented yet: leave it out, or empty */
@@ -767,6 +986,50 @@ export interface SearchPage {
   nextCursor: string | null;
   /** The search used up the work that one request may cost; it goes on with next_cursor */
   truncated: boolean;
+}
+
+export interface Session {
+  /** RFC 3339, UTC, milliseconds */
+  createdAt: string | null;
+  diskGb: number;
+  /** RFC 3339, UTC, milliseconds */
+  endedAt: string | null;
+  /** Unless it is used until then */
+  expiresAt: string | null;
+  id: string;
+  /** RFC 3339, UTC, milliseconds */
+  lastUsedAt: string | null;
+  metadata: { [key: string]: string };
+  /** null: none */
+  name: string | null;
+  /** archived: in storage until the next use brings it back; further ones may come */
+  status: "active" | "archiving" | "archived" | "restoring" | "deleting" | "deleted" | (string & {});
+  /** Why it ended, or is ending: deleted, ttl_expired */
+  statusReason: string | null;
+  ttlSeconds: number;
+  /** The sandboxes that have it at /session now */
+  usedBy: string[];
+  /** What its files are called on the worker that has them */
+  volume: string;
+  /** Where its files are; null before the first use and while it is archived */
+  workerId: string | null;
+}
+
+export interface SessionList {
+  items: Session[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
+}
+
+export interface SessionRequest {
+  /** All that it can hold; decimals are allowed */
+  diskGb?: number | null;
+  /** At most 64 keys of 1 KiB with their value */
+  metadata?: { [key: string]: string };
+  /** 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'; no two sessions of a project that have not ended have the same */
+  name?: string | null;
+  /** From its last use to its end; what exceeds the maximum is capped. A session in use does not end */
+  ttlSeconds?: number | null;
 }
 
 export interface SignRequest {
@@ -800,6 +1063,16 @@ export interface SignedFile {
 
 export interface StatusAnswer {
   status: string;
+}
+
+export interface StatusFrame {
+  attempt: number;
+  data: "queued" | "running" | (string & {});
+  /** Where to go on after this frame */
+  seq: number;
+  /** RFC 3339, UTC, milliseconds */
+  ts: string | null;
+  type: "status" | "stdout" | "stderr" | "gap" | "exit" | "error" | (string & {});
 }
 
 export interface StdinAnswer {

@@ -1,7 +1,28 @@
 // Generated from openapi.json by scripts/generate.mjs. Do not edit.
 
+/** The operations that the SDK speaks: an operation that is another's second form is left out, and so is what it alone describes. */
+function* spoken() {
+  for (const [path, item] of Object.entries(document.paths)) {
+    for (const method of ["get", "head", "post", "put", "patch", "delete", "options"]) {
+      if (item[method] && !item[method]["x-alias-of"]) yield { path, method, operation: item[method] };
+    }
+  }
+}
+
+const used = new Set();
+function use(value) {
+  if (value === null || typeof value !== "object") return;
+  const name = typeof value.$ref === "string" ? value.$ref.replace("#/components/schemas/", "") : undefined;
+  if (name !== undefined && !used.has(name)) {
+    used.add(name);
+    use(document.components.schemas[name]);
+  }
+  Object.values(value).forEach(use);
+}
+for (const { operation } of spoken()) use(operation);
+
 /** Members whose keys are data and are therefore never renamed. */
-export const openMembers: ReadonlySet<string> = new Set(["data","env","gpu","metadata","packages","region","results","secrets","session_id","snapshot","template","volumes"]);
+export const openMembers: ReadonlySet<string> = new Set(["data","env","gpu","metadata","packages","region","results","secrets","snapshot","template","volumes"]);
 
 /** Every operation of the document by its id. */
 export const operations = {
@@ -11,6 +32,12 @@ export const operations = {
   "openapi": { method: "GET", path: "/openapi.json" },
   "readyz": { method: "GET", path: "/readyz" },
   "get-info": { method: "GET", path: "/v1/info" },
+  "list-jobs": { method: "GET", path: "/v1/jobs" },
+  "submit-job": { method: "POST", path: "/v1/jobs" },
+  "get-job": { method: "GET", path: "/v1/jobs/{id}" },
+  "cancel-job": { method: "DELETE", path: "/v1/jobs/{id}" },
+  "read-job-output": { method: "GET", path: "/v1/jobs/{id}/outputs" },
+  "stream-job": { method: "GET", path: "/v1/jobs/{id}/stream" },
   "list-runtimes": { method: "GET", path: "/v1/runtimes" },
   "list-sandboxes": { method: "GET", path: "/v1/sandboxes" },
   "create-sandbox": { method: "POST", path: "/v1/sandboxes" },
@@ -69,6 +96,17 @@ export const operations = {
   "resume-sandbox": { method: "POST", path: "/v1/sandboxes/{id}/resume" },
   "terminal": { method: "GET", path: "/v1/sandboxes/{id}/terminal" },
   "set-timeout": { method: "POST", path: "/v1/sandboxes/{id}/timeout" },
+  "list-sessions": { method: "GET", path: "/v1/sessions" },
+  "create-session": { method: "POST", path: "/v1/sessions" },
+  "get-session": { method: "GET", path: "/v1/sessions/{id}" },
+  "delete-session": { method: "DELETE", path: "/v1/sessions/{id}" },
+  "read-session-archive": { method: "GET", path: "/v1/sessions/{id}/archive" },
+  "write-session-archive": { method: "PUT", path: "/v1/sessions/{id}/archive" },
+  "list-session-files": { method: "GET", path: "/v1/sessions/{id}/files" },
+  "read-session-file": { method: "GET", path: "/v1/sessions/{id}/files/content" },
+  "head-session-file": { method: "HEAD", path: "/v1/sessions/{id}/files/content" },
+  "write-session-file": { method: "PUT", path: "/v1/sessions/{id}/files/content" },
+  "delete-session-file": { method: "DELETE", path: "/v1/sessions/{id}/files/content" },
   "create-ticket": { method: "POST", path: "/v1/tickets" },
 } as const;
 

@@ -179,6 +179,17 @@ export interface CreateMS {
 
 export type EmptyEvent = { [key: string]: unknown };
 
+export interface ErrorFrame {
+  data: "canceled" | "error";
+  detail: string;
+  reason: string;
+  /** Where to go on after this frame */
+  seq: number;
+  /** RFC 3339, UTC, milliseconds */
+  ts: string | null;
+  type: "status" | "stdout" | "stderr" | "gap" | "exit" | "error";
+}
+
 export interface EventList {
   items: SandboxEvent[];
   /** Give it as after for what follows; null at the end of what there is now */
@@ -298,6 +309,19 @@ export interface Exit {
   truncated: PerStream;
 }
 
+export interface ExitFrame {
+  data: "success" | "failed" | "timeout" | "canceled" | "error";
+  duration_ms: number | null;
+  exit_code: number | null;
+  /** Where to go on after this frame */
+  seq: number;
+  signal: string | null;
+  timed_out: boolean;
+  /** RFC 3339, UTC, milliseconds */
+  ts: string | null;
+  type: "status" | "stdout" | "stderr" | "gap" | "exit" | "error";
+}
+
 export interface ExposeRequest {
   port: number;
   /** Ask for no token: whoever knows the URL may use it */
@@ -366,6 +390,17 @@ export interface Gap {
   offset: number;
 }
 
+export interface GapFrame {
+  /** Bytes of output that were not kept */
+  bytes: number;
+  /** Where to go on after this frame */
+  seq: number;
+  stream: "stdout" | "stderr";
+  /** RFC 3339, UTC, milliseconds */
+  ts: string | null;
+  type: "status" | "stdout" | "stderr" | "gap" | "exit" | "error";
+}
+
 export interface Info {
   /** Of cpu, memory_mb, disk_gb and pids, the limits that every worker keeps for real */
   enforced: string[];
@@ -374,6 +409,171 @@ export interface Info {
   limits: Limits;
   runtimes: Runtime[];
   version: string;
+}
+
+export interface Job {
+  /** How many sandboxes it was given */
+  attempt: number;
+  /** Of the program; null until it has run */
+  duration_ms: number | null;
+  /** Why the platform, or a bound of the sandbox, ended it; else null */
+  error: JobFault | null;
+  /** null unless the program came to an end; as of an exec */
+  exit_code: number | null;
+  /** Below /session or /workspace, /output and the user's home; at most 1000 */
+  files_changed: ProgramFile[];
+  /** More changed than is told */
+  files_truncated: boolean;
+  /** null until then */
+  finished_at: string | null;
+  id: string;
+  /** null: nothing was installed */
+  install_log: string | null;
+  language: string;
+  /** Bytes that are no UTF-8 became U+FFFD; the stream has them */
+  lossy: PerStream;
+  metadata: { [key: string]: string };
+  metrics: JobMetrics;
+  /** The files that the program left below /output; kept as long as the job */
+  outputs: JobOutput[];
+  /** Some could not be kept */
+  outputs_truncated: boolean;
+  priority: number;
+  /** RFC 3339, UTC, milliseconds */
+  queued_at: string | null;
+  /** Of this attempt; null until it has one */
+  sandbox_id: string | null;
+  /** null: none */
+  session_id: string | null;
+  session_shared: boolean;
+  /** Without SIG; null when it exited by itself */
+  signal: string | null;
+  /** null until the program runs */
+  started_at: string | null;
+  /** Further ones may come */
+  status: "queued" | "running" | "success" | "failed" | "timeout" | "canceled" | "error";
+  /** As stdout */
+  stderr: string;
+  /** What is missing in stderr */
+  stderr_gap?: Gap;
+  /** Bytes that were written */
+  stderr_size: number;
+  /** Head and tail when it is longer than 1 MiB; bytes that are no UTF-8 become U+FFFD */
+  stdout: string;
+  /** What is missing in stdout */
+  stdout_gap?: Gap;
+  /** Bytes that were written */
+  stdout_size: number;
+  timed_out: boolean;
+  timeout_seconds: number;
+  /** Some is missing here */
+  truncated: PerStream;
+}
+
+export interface JobFault {
+  detail: string;
+  /** Stable: oom, disk_full, no_capacity, worker_lost, boot_failed, sandbox_ended, unprocessable; further ones may come */
+  reason: string;
+}
+
+export interface JobMetrics {
+  /** Of its sandbox; null in lists */
+  boot_ms: number | null;
+  /** null until known, as the others */
+  cpu_ms: number | null;
+  peak_memory_mb: number | null;
+  /** From the submission to the program's start, that of its sandbox included */
+  queue_ms: number | null;
+}
+
+export interface JobOutput {
+  /** The file, until 1 MiB has been answered in all */
+  data_base64?: string;
+  mime: string;
+  path: string;
+  /** The path percent-encoded, when it is no UTF-8 */
+  path_percent?: string;
+  size: number;
+  /** Where to download it, for an hour, without a key, when it is not here */
+  url?: string | null;
+}
+
+export interface JobRequest {
+  /** The program */
+  code: string | null;
+  /** Of its sandbox, as the following ones */
+  cpu?: number | null;
+  disk_gb?: number | null;
+  /** At most 1 MiB */
+  env?: { [key: string]: string };
+  /** Default python; see POST /v1/sandboxes/{id}/code */
+  language?: string;
+  memory_mb?: number | null;
+  /** At most 64 keys of 1 KiB with their value */
+  metadata?: { [key: string]: string };
+  /** Only [] for now: no network. Rules are answered with 501 not_implemented */
+  network?: string[] | {
+    allow?: string[];
+    deny?: string[];
+  };
+  /** Not implemented yet: leave it out, or empty */
+  packages?: string[];
+  pids?: number | null;
+  /** Of the project's queued jobs those with a higher one are taken first; default 5 */
+  priority?: number | null;
+  /** How long it may wait to run; default 3600 */
+  queue_timeout_seconds?: number | null;
+  /** The program finds the session's files at /session, and runs there */
+  session_id?: string | null;
+  /** Others who say the same may use the session meanwhile; otherwise its jobs run one at a time */
+  session_shared?: boolean;
+  /** All of the input; absent: end of file at once */
+  stdin?: string | null;
+  /** The same for input that is no text; at most one of both */
+  stdin_base64?: string;
+  /** Of the program; default 60, at most 86400; not null */
+  timeout_seconds?: number | null;
+}
+
+export interface JobSummary {
+  /** How many sandboxes it was given */
+  attempt: number;
+  /** Of the program; null until it has run */
+  duration_ms: number | null;
+  /** Why the platform, or a bound of the sandbox, ended it; else null */
+  error: JobFault | null;
+  /** null unless the program came to an end; as of an exec */
+  exit_code: number | null;
+  /** null until then */
+  finished_at: string | null;
+  id: string;
+  /** null: nothing was installed */
+  install_log: string | null;
+  language: string;
+  metadata: { [key: string]: string };
+  metrics: JobMetrics;
+  priority: number;
+  /** RFC 3339, UTC, milliseconds */
+  queued_at: string | null;
+  /** Of this attempt; null until it has one */
+  sandbox_id: string | null;
+  /** null: none */
+  session_id: string | null;
+  session_shared: boolean;
+  /** Without SIG; null when it exited by itself */
+  signal: string | null;
+  /** null until the program runs */
+  started_at: string | null;
+  /** Further ones may come */
+  status: "queued" | "running" | "success" | "failed" | "timeout" | "canceled" | "error";
+  timed_out: boolean;
+  timeout_seconds: number;
+}
+
+export interface JobSummaryList {
+  items: JobSummary[];
+  /** Give it as cursor for what follows; null at the end */
+  next_cursor: string | null;
 }
 
 export interface Limits {
@@ -475,6 +675,18 @@ export interface Output {
   size: number;
   /** Where to download it, for an hour, when it is not here; for keys with the scope files */
   url?: string | null;
+}
+
+export interface OutputFrame {
+  /** The output, where it is UTF-8 */
+  data?: string | null;
+  /** The output, where it is not */
+  data_base64?: string;
+  /** Where to go on after this frame */
+  seq: number;
+  /** RFC 3339, UTC, milliseconds */
+  ts: string | null;
+  type: "status" | "stdout" | "stderr" | "gap" | "exit" | "error";
 }
 
 export interface PerStream {
@@ -662,6 +874,8 @@ export interface Sandbox {
   image: string;
   /** RFC 3339, UTC, milliseconds */
   last_active_at: string | null;
+  /** The job or the session that it serves; null: it is a client's own */
+  managed_by: string | null;
   memory_mb: number;
   metadata: { [key: string]: string };
   network: string[];
@@ -674,6 +888,9 @@ export interface Sandbox {
   runtime_id: string | null;
   /** The same as id */
   sandbox_id: string;
+  /** Of the session whose files are at /session; null: none */
+  session_id: string | null;
+  session_shared: boolean;
   status: "CREATING" | "READY" | "PAUSED" | "TERMINATING" | "TERMINATED" | "FAILED";
   /** Why it ended, or is ending */
   status_reason: string | null;
@@ -739,8 +956,10 @@ export interface SandboxRequest {
   runtime?: string | null;
   /** Not implemented yet: leave it out, or empty */
   secrets?: unknown;
-  /** Not implemented yet: leave it out, or empty */
-  session_id?: unknown;
+  /** Its files are at /session */
+  session_id?: string | null;
+  /** Others who say the same may use the session meanwhile */
+  session_shared?: boolean;
   /** Not implemented yet: leave it out, or empty */
   snapshot?: unknown;
   /** Not implemented yet: leave it out, or empty */
@@ -767,6 +986,50 @@ export interface SearchPage {
   next_cursor: string | null;
   /** The search used up the work that one request may cost; it goes on with next_cursor */
   truncated: boolean;
+}
+
+export interface Session {
+  /** RFC 3339, UTC, milliseconds */
+  created_at: string | null;
+  disk_gb: number;
+  /** RFC 3339, UTC, milliseconds */
+  ended_at: string | null;
+  /** Unless it is used until then */
+  expires_at: string | null;
+  id: string;
+  /** RFC 3339, UTC, milliseconds */
+  last_used_at: string | null;
+  metadata: { [key: string]: string };
+  /** null: none */
+  name: string | null;
+  /** archived: in storage until the next use brings it back; further ones may come */
+  status: "active" | "archiving" | "archived" | "restoring" | "deleting" | "deleted";
+  /** Why it ended, or is ending: deleted, ttl_expired */
+  status_reason: string | null;
+  ttl_seconds: number;
+  /** The sandboxes that have it at /session now */
+  used_by: string[];
+  /** What its files are called on the worker that has them */
+  volume: string;
+  /** Where its files are; null before the first use and while it is archived */
+  worker_id: string | null;
+}
+
+export interface SessionList {
+  items: Session[];
+  /** Give it as cursor for what follows; null at the end */
+  next_cursor: string | null;
+}
+
+export interface SessionRequest {
+  /** All that it can hold; decimals are allowed */
+  disk_gb?: number | null;
+  /** At most 64 keys of 1 KiB with their value */
+  metadata?: { [key: string]: string };
+  /** 1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-'; no two sessions of a project that have not ended have the same */
+  name?: string | null;
+  /** From its last use to its end; what exceeds the maximum is capped. A session in use does not end */
+  ttl_seconds?: number | null;
 }
 
 export interface SignRequest {
@@ -800,6 +1063,16 @@ export interface SignedFile {
 
 export interface StatusAnswer {
   status: string;
+}
+
+export interface StatusFrame {
+  attempt: number;
+  data: "queued" | "running";
+  /** Where to go on after this frame */
+  seq: number;
+  /** RFC 3339, UTC, milliseconds */
+  ts: string | null;
+  type: "status" | "stdout" | "stderr" | "gap" | "exit" | "error";
 }
 
 export interface StdinAnswer {

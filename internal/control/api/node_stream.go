@@ -23,8 +23,8 @@ const outputWindow = 8
 // stdinPiece is how much of stdin travels in one message.
 const stdinPiece = 64 << 10
 
-// session is one Process stream to a node. Its goroutine reads ahead; end stops it and waits for it.
-type session struct {
+// nodeStream is one Process stream to a node. Its goroutine reads ahead; end stops it and waits for it.
+type nodeStream struct {
 	stream  *connect.BidiStreamForClient[nodev1.ProcessInput, nodev1.ProcessOutput]
 	cancel  context.CancelFunc
 	outputs chan *nodev1.ProcessOutput // closed when the stream has ended; err says why
@@ -33,10 +33,10 @@ type session struct {
 	pumps   sync.WaitGroup             // what else uses the stream
 }
 
-// open sends the first message, start or attach, and begins to read. ctx bounds the whole session.
-func open(ctx context.Context, node nodev1connect.NodeServiceClient, first *nodev1.ProcessInput) (*session, error) {
+// open sends the first message, start or attach, and begins to read. ctx bounds the whole stream.
+func open(ctx context.Context, node nodev1connect.NodeServiceClient, first *nodev1.ProcessInput) (*nodeStream, error) {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &session{stream: node.Process(ctx), cancel: cancel, outputs: make(chan *nodev1.ProcessOutput, outputWindow)}
+	s := &nodeStream{stream: node.Process(ctx), cancel: cancel, outputs: make(chan *nodev1.ProcessOutput, outputWindow)}
 	s.pumps.Go(func() { s.read(ctx) })
 	if err := s.send(first); err != nil && !errors.Is(err, io.EOF) { // EOF: the answer says why
 		s.end()
@@ -45,7 +45,7 @@ func open(ctx context.Context, node nodev1connect.NodeServiceClient, first *node
 	return s, nil
 }
 
-func (s *session) read(ctx context.Context) {
+func (s *nodeStream) read(ctx context.Context) {
 	defer close(s.outputs)
 	for {
 		m, err := s.stream.Receive()
@@ -66,14 +66,14 @@ func (s *session) read(ctx context.Context) {
 }
 
 // send is safe for concurrent use. It blocks while the process takes no stdin.
-func (s *session) send(m *nodev1.ProcessInput) error {
+func (s *nodeStream) send(m *nodev1.ProcessInput) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.stream.Send(m)
 }
 
 // feed sends data as stdin, from an offset on, then closes it.
-func (s *session) feed(data []byte, from int64) error {
+func (s *nodeStream) feed(data []byte, from int64) error {
 	if err := s.feedOpen(data, from); err != nil {
 		return err
 	}
@@ -81,7 +81,7 @@ func (s *session) feed(data []byte, from int64) error {
 }
 
 // feedOpen is feed without the close.
-func (s *session) feedOpen(data []byte, from int64) error {
+func (s *nodeStream) feedOpen(data []byte, from int64) error {
 	data = data[min(max(from, 0), int64(len(data))):]
 	for len(data) > 0 {
 		n := min(len(data), stdinPiece)
@@ -93,7 +93,7 @@ func (s *session) feedOpen(data []byte, from int64) error {
 	return nil
 }
 
-func (s *session) closeStdin() error {
+func (s *nodeStream) closeStdin() error {
 	return s.send(&nodev1.ProcessInput{Input: &nodev1.ProcessInput_CloseStdin{CloseStdin: true}})
 }
 
@@ -102,7 +102,7 @@ const detachPatience = 5 * time.Second
 
 // detach lets the process run on, also one that would be killed on disconnect, and returns when the node has heard it: the end of a
 // stream may overtake what was sent before it. It does not wait behind a stdin that is stuck.
-func (s *session) detach() {
+func (s *nodeStream) detach() {
 	if !s.mu.TryLock() {
 		return
 	}
@@ -124,13 +124,13 @@ func (s *session) detach() {
 }
 
 // giveUp ends a send that waits for the process. (The end of its context alone is not noticed by a transport that waits for room.)
-func (s *session) giveUp() {
+func (s *nodeStream) giveUp() {
 	s.cancel()
 	_ = s.stream.CloseRequest()
 }
 
 // end gives the stream up and waits for all that used it.
-func (s *session) end() {
+func (s *nodeStream) end() {
 	s.cancel()
 	_ = s.stream.CloseRequest()
 	_ = s.stream.CloseResponse()
@@ -143,7 +143,7 @@ func errBroken() error {
 }
 
 // next is the next message, or why there is none: io.EOF after the last.
-func (s *session) next(ctx context.Context) (*nodev1.ProcessOutput, error) {
+func (s *nodeStream) next(ctx context.Context) (*nodev1.ProcessOutput, error) {
 	select {
 	case m, ok := <-s.outputs:
 		if !ok {
@@ -163,7 +163,7 @@ func streamError(e *nodev1.StreamError) error {
 }
 
 // started waits for the node's word that the process runs.
-func (s *session) started(ctx context.Context) (*nodev1.Started, error) {
+func (s *nodeStream) started(ctx context.Context) (*nodev1.Started, error) {
 	m, err := s.next(ctx)
 	if errors.Is(err, io.EOF) {
 		err = errBroken()
