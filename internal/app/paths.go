@@ -51,6 +51,7 @@ func (p paths) url() string        { return filepath.Join(p.data, "url") }
 func (p paths) server() string     { return filepath.Join(p.data, "server") }
 func (p paths) serverLock() string { return filepath.Join(p.data, "server", "lock") }
 func (p paths) store() string      { return filepath.Join(p.data, "server", "cay.db") }
+func (p paths) blobs() string      { return filepath.Join(p.data, "server", "blobs") }
 func (p paths) bin() string        { return filepath.Join(p.data, "bin") }
 func (p paths) volumes() string    { return filepath.Join(p.data, "volumes") }
 func (p paths) nodeSocket() string { return filepath.Join(p.run, "node.sock") }

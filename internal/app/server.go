@@ -20,10 +20,12 @@ import (
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/control/api"
 	"github.com/cayhq/cay/internal/control/auth"
+	"github.com/cayhq/cay/internal/control/blobs"
 	"github.com/cayhq/cay/internal/control/lifecycle"
 	"github.com/cayhq/cay/internal/control/nodes"
 	"github.com/cayhq/cay/internal/control/ports"
 	"github.com/cayhq/cay/internal/control/scheduler"
+	"github.com/cayhq/cay/internal/control/sessions"
 	"github.com/cayhq/cay/internal/control/store/sqlite"
 	"github.com/cayhq/cay/internal/observe"
 )
@@ -37,6 +39,7 @@ var (
 	_ api.Nodes     = (*nodes.Nodes)(nil)
 	_ api.Auth      = (*auth.Auth)(nil)
 	_ api.Ports     = (*ports.Ports)(nil)
+	_ api.Sessions  = (*sessions.Sessions)(nil)
 )
 
 // drainTimeout is how long open requests may take once the server is told to stop.
@@ -111,9 +114,16 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 		return fmt.Errorf("set up the first key: %w", err)
 	}
 
+	bucket, err := blobs.Open(ctx, c.BlobURL, p.blobs())
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, bucket.Close()) }()
+
 	workers := nodes.New(nodes.DefaultConfig(p.nodeSocket()), st, log)
 	life := lifecycle.New(lifeConfig(c), st, workers, log)
-	queue := scheduler.New(queueConfig(c), st, workers, life, log)
+	volumes := sessions.New(sessionConfig(c), st, life, workers, bucket, log)
+	queue := scheduler.New(queueConfig(c), st, workers, life, volumes, log)
 	if err := life.Start(ctx, queue.Wake); err != nil {
 		return fmt.Errorf("read the sandboxes: %w", err)
 	}
@@ -138,6 +148,8 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 		return fmt.Errorf("start the queue: %w", err)
 	}
 	defer queue.Stop()
+	volumes.Start()
+	defer volumes.Stop()
 
 	proxy := ports.New(portConfig(c, listener.Addr(), log), st, life, workers, keys)
 	handler, err := api.New(api.Config{
@@ -215,6 +227,14 @@ func queueConfig(c config.Config) scheduler.Config {
 	q := scheduler.DefaultConfig()
 	q.Overcommit.CPU = c.CPUOvercommit
 	return q
+}
+
+func sessionConfig(c config.Config) sessions.Config {
+	s := sessions.DefaultConfig()
+	s.DefaultDiskGB, s.MaxDiskGB, s.MaxSessions = c.DefaultSessionDiskGB, c.MaxSessionDiskGB, c.MaxSessionsProject
+	s.DefaultTTL, s.MaxTTL = seconds(c.DefaultSessionTTLSeconds), seconds(c.MaxSessionTTLSeconds)
+	s.ArchiveAfter = seconds(c.SessionArchiveAfterSeconds)
+	return s
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

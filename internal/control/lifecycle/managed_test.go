@@ -34,8 +34,10 @@ func TestWhatServesAJobIsNotCountedAsTheProjects(t *testing.T) {
 	cfg := lifecycle.DefaultConfig()
 	cfg.MaxSandboxes = 1
 	w := start(t, cfg, worker)
+	for range 2 {
+		w.create(cay.CreateSandbox{ID: cay.NewID(cay.PrefixSandbox), ManagedBy: cay.NewID(cay.PrefixJob)})
+	}
 	w.create(cay.CreateSandbox{})
-	w.create(cay.CreateSandbox{ID: cay.NewID(cay.PrefixSandbox), ManagedBy: cay.NewID(cay.PrefixJob)})
 	if _, err := w.Create(t.Context(), project, cay.CreateSandbox{}); cay.ReasonOf(err) != cay.QuotaExceeded {
 		t.Errorf("beyond the quota: %v, want quota_exceeded", err)
 	}

@@ -120,6 +120,19 @@ func (s *Sandboxes) Retry(ctx context.Context, id cay.ID, attempt int64, after t
 	return err
 }
 
+// Redirect gives the lease back and the place on its worker up, where nothing of the sandbox is: its session's volume is on another one.
+func (s *Sandboxes) Redirect(ctx context.Context, id cay.ID, attempt int64, worker cay.ID) error {
+	_, err := s.mutate(ctx, id, func(sb *cay.Sandbox) error {
+		if err := leased(sb, attempt, cay.OpCreate); err != nil {
+			return err
+		}
+		sb.LeaseOwner, sb.LeaseUntil = "", time.Time{}
+		sb.WorkerID, sb.NearWorker = "", worker
+		return nil
+	})
+	return err
+}
+
 // On returns the sandboxes that a worker must have: READY and PAUSED ones.
 func (s *Sandboxes) On(worker cay.ID) []*cay.Sandbox {
 	return s.table.all(func(sb *cay.Sandbox) bool {

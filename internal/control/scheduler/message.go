@@ -10,10 +10,11 @@ import (
 func request[M any](m *M) *connect.Request[M] { return connect.NewRequest(m) }
 
 // specMessage is the part of a spec that a node needs. The host name is the id without its prefix.
-func specMessage(sb *cay.Sandbox) *nodev1.Spec {
+func specMessage(sb *cay.Sandbox, mounts []*nodev1.VolumeMount) *nodev1.Spec {
 	return &nodev1.Spec{
 		Image: sb.Spec.Image, Cpu: sb.Spec.CPU, MemoryMb: sb.Spec.MemoryMB, DiskGb: sb.Spec.DiskGB, Pids: sb.Spec.Pids,
 		Env: sb.Spec.Env, User: sb.Spec.User, Workdir: sb.Spec.Workdir, ExplicitLimits: sb.Spec.ExplicitLimits, Hostname: sb.ID.Body(),
+		Volumes: mounts,
 	}
 }
 

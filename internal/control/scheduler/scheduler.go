@@ -41,6 +41,7 @@ type Life interface {
 	Thawed(ctx context.Context, id cay.ID, attempt int64) error
 	Refused(ctx context.Context, id cay.ID, attempt int64, why error) error
 	Retry(ctx context.Context, id cay.ID, attempt int64, after time.Duration, failure, elsewhere bool) error
+	Redirect(ctx context.Context, id cay.ID, attempt int64, worker cay.ID) error
 }
 
 // Config is how much is done at once and how long it may take.
@@ -83,6 +84,7 @@ type Scheduler struct {
 	queue Queue
 	nodes Nodes
 	life  Life
+	files Volumes
 	log   *slog.Logger
 	owner string
 
@@ -92,6 +94,7 @@ type Scheduler struct {
 	working map[cay.ID]*work // guarded by mu
 	boots   int              // guarded by mu
 	others  int              // guarded by mu
+	waiting []chan struct{}  // guarded by mu; for a hand to boot with, oldest first; each is closed when it has one
 
 	quit    context.CancelFunc // ends the loop
 	abort   context.CancelFunc // ends work under way
@@ -114,9 +117,9 @@ type work struct {
 var errSuperseded = errors.New("superseded by a newer attempt")
 
 // New makes a scheduler. Nothing works before Start.
-func New(cfg Config, queue Queue, nodes Nodes, life Life, log *slog.Logger) *Scheduler {
+func New(cfg Config, queue Queue, nodes Nodes, life Life, files Volumes, log *slog.Logger) *Scheduler {
 	return &Scheduler{
-		cfg: cfg, queue: queue, nodes: nodes, life: life, log: log,
+		cfg: cfg, queue: queue, nodes: nodes, life: life, files: files, log: log,
 		owner: string(cay.NewID("sch_")), woken: make(chan struct{}, 1), working: map[cay.ID]*work{},
 	}
 }
@@ -188,7 +191,7 @@ func (s *Scheduler) run(ctx, workCtx context.Context) {
 // dispatch leases as much as there are hands for. Ends come first: they make room.
 func (s *Scheduler) dispatch(ctx, workCtx context.Context) {
 	s.mu.Lock()
-	boots, others := s.cfg.Boots-s.boots, s.cfg.Others-s.others
+	boots, others := s.cfg.Boots-s.boots-len(s.waiting), s.cfg.Others-s.others
 	s.mu.Unlock()
 	s.take(ctx, workCtx, others, cay.OpDestroy, cay.OpPause, cay.OpResume)
 	s.take(ctx, workCtx, boots, cay.OpCreate)
@@ -219,18 +222,22 @@ func (s *Scheduler) begin(ctx context.Context, sb *cay.Sandbox, at time.Time) {
 		w.before.cancel(errSuperseded)
 	}
 	s.working[sb.ID] = w
-	hands := &s.others
 	if sb.Op == cay.OpCreate {
-		hands = &s.boots
+		s.boots++
+	} else {
+		s.others++
 	}
-	*hands++
 	s.mu.Unlock()
 	s.workers.Go(func() {
 		defer func() {
 			cancel(nil)
 			close(w.done)
 			s.mu.Lock()
-			*hands--
+			if sb.Op == cay.OpCreate {
+				s.layDown()
+			} else {
+				s.others--
+			}
 			if s.working[sb.ID] == w {
 				delete(s.working, sb.ID)
 			}

@@ -34,6 +34,12 @@ type plane struct {
 	store *sqlite.Store
 	nodes *nodes.Nodes
 	sched *scheduler.Scheduler
+
+	prepare func(ctx context.Context, sb *cay.Sandbox) ([]*nodev1.VolumeMount, error) // what sessions do
+}
+
+func (p *plane) Prepare(ctx context.Context, sb *cay.Sandbox) ([]*nodev1.VolumeMount, error) {
+	return p.prepare(ctx, sb)
 }
 
 func quick() scheduler.Config {
@@ -66,7 +72,7 @@ func (p *plane) up(cfg scheduler.Config) {
 	nodesConfig.Heartbeat = 50 * time.Millisecond
 	p.nodes = nodes.New(nodesConfig, p.store, log)
 	p.Sandboxes = lifecycle.New(lifecycle.DefaultConfig(), p.store, p.nodes, log)
-	p.sched = scheduler.New(cfg, p.store, p.nodes, p.Sandboxes, log)
+	p.sched = scheduler.New(cfg, p.store, p.nodes, p.Sandboxes, p, log)
 	p.ok(p.Sandboxes.Start(p.t.Context(), p.sched.Wake))
 	p.ok(p.sched.Start(p.t.Context()))
 	p.ok(p.nodes.Start(p.t.Context(), p.Sandboxes, p.sched.Wake))

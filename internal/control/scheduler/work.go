@@ -57,6 +57,12 @@ func (s *Scheduler) ask(ctx context.Context, w *work) error {
 	if err != nil {
 		return err
 	}
+	var mounts []*nodev1.VolumeMount
+	if sb.Op == cay.OpCreate {
+		if mounts, err = s.mounts(ctx, sb); err != nil {
+			return err
+		}
+	}
 	call, cancel := context.WithTimeout(ctx, s.timeout(sb.Op))
 	defer cancel()
 	asked := time.Now()
@@ -64,7 +70,7 @@ func (s *Scheduler) ask(ctx context.Context, w *work) error {
 	switch sb.Op {
 	case cay.OpCreate:
 		answer, err := node.Create(call, request(&nodev1.CreateRequest{
-			SandboxId: id, ProjectId: string(sb.ProjectID), Attempt: sb.Attempt, Spec: specMessage(sb),
+			SandboxId: id, ProjectId: string(sb.ProjectID), Attempt: sb.Attempt, Spec: specMessage(sb, mounts),
 		}))
 		if err != nil {
 			return noderpc.Decode(err)
@@ -135,13 +141,16 @@ func (s *Scheduler) failed(ctx context.Context, sb *cay.Sandbox, err error) erro
 }
 
 func (s *Scheduler) bootFailed(ctx context.Context, sb *cay.Sandbox, reason cay.ErrorReason, err error) error {
+	if worker := elsewhere(err); worker != "" {
+		return s.life.Redirect(ctx, sb.ID, sb.Attempt, worker)
+	}
 	switch reason {
 	case cay.Unavailable, cay.WorkerLost, cay.NotReady, cay.PreconditionFailed, cay.Conflict:
 		// The platform's fault: the worker could not be reached, adopts, or has seen a higher attempt.
 		return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(min(sb.Attempt, 8)), false, false)
 	case cay.NoCapacity:
 		return s.life.Retry(ctx, sb.ID, sb.Attempt, capacityWait, false, true)
-	case cay.Unprocessable, cay.InvalidRequest, cay.InvalidImage:
+	case cay.Unprocessable, cay.InvalidRequest, cay.InvalidImage, cay.Gone:
 		return s.life.BootFailed(ctx, sb.ID, sb.Attempt, cay.ReasonUnprocessable, detail(err))
 	case cay.NotImplemented:
 		return s.life.BootFailed(ctx, sb.ID, sb.Attempt, cay.ReasonBootFailed, detail(err))

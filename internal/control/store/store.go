@@ -54,7 +54,8 @@ type Sandboxes interface {
 	// change fails nothing is written, and the row as read comes back with its error. change may run more than once and must not block.
 	// When the sandbox ends by it, that is noted as the last use of its session.
 	MutateSandbox(ctx context.Context, id cay.ID, change func(*cay.Sandbox) ([]cay.Event, error)) (*cay.Sandbox, error)
-	// TouchSandboxes writes LastActiveAt and Usage of many rows at once. It neither adds to versions nor moves anything back.
+	// TouchSandboxes writes LastActiveAt and Usage of many rows at once, and notes the use of their sessions. It neither adds to versions of
+	// sandboxes nor moves anything back.
 	TouchSandboxes(ctx context.Context, rows []*cay.Sandbox) error
 }
 

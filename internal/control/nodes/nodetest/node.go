@@ -29,7 +29,8 @@ type Node struct {
 	OnDestroy func(ctx context.Context, r *nodev1.DestroyRequest) error
 	OnFreeze  func(ctx context.Context, id string) error
 	OnAdopt   func(ctx context.Context) error
-	OnPort    http.HandlerFunc // answers requests for connections to ports
+	OnPort    http.HandlerFunc                                     // answers requests for connections to ports
+	OnVolume  func(ctx context.Context, call, volume string) error // call is create, delete, export, or import once all data came
 
 	socket string
 
@@ -40,6 +41,7 @@ type Node struct {
 	attempts  map[string]int64            // guarded by mu; the highest seen of each
 	adoptions [][]string                  // guarded by mu; the ids of each Adopt
 	watchers  map[chan *nodev1.Event]bool // guarded by mu
+	volumes   map[string]*volume          // guarded by mu
 	server    *http.Server                // guarded by mu
 	serving   sync.WaitGroup
 }
@@ -49,6 +51,7 @@ func New(t *testing.T, socket string) *Node {
 	n := &Node{
 		Worker: cay.NewID(cay.PrefixWorker), CanFreeze: true, CanMount: true, socket: socket,
 		states: map[string]string{}, attempts: map[string]int64{}, watchers: map[chan *nodev1.Event]bool{},
+		volumes: map[string]*volume{},
 	}
 	n.Start(t)
 	t.Cleanup(n.Kill)
@@ -112,6 +115,7 @@ func (n *Node) Lose(id cay.ID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.states, string(id))
+	n.unmount(string(id))
 }
 
 // Len is how many sandboxes exist.
@@ -162,6 +166,9 @@ func (n *Node) Create(ctx context.Context, r *connect.Request[nodev1.CreateReque
 	defer n.mu.Unlock()
 	if n.attempts[r.Msg.SandboxId] > r.Msg.Attempt {
 		return nil, noderpc.Encode(cay.Errorf(cay.PreconditionFailed, "a higher attempt was seen"))
+	}
+	if err := n.mount(r.Msg); err != nil {
+		return nil, noderpc.Encode(err)
 	}
 	n.states[r.Msg.SandboxId] = "running"
 	return connect.NewResponse(&nodev1.CreateResponse{BootMs: 7}), nil

@@ -187,6 +187,12 @@ func (s *Store) TouchSandboxes(ctx context.Context, rows []*cay.Sandbox) error {
 				}); err != nil {
 					return fmt.Errorf("write last activity of sandbox %s: %w", sb.ID, err)
 				}
+				if sb.Spec.SessionID == "" {
+					continue
+				}
+				if err := noteUse(ctx, q, sb.Spec.SessionID, sb.LastActiveAt); err != nil {
+					return err
+				}
 			}
 			return nil
 		})
