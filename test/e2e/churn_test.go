@@ -101,13 +101,15 @@ func TestEightSandboxesAtOnceTenTimesLeaveNothing(t *testing.T) {
 	}
 	var before census
 	testkit.Eventually(t, time.Minute, "the pool is full", func() (err error) {
-		const prepared, sockets = 2, 1 + 2*2 // the node's, and of each sandbox the agent's and the kernel's
+		// The node's socket and gVisor's name space for the network; of each sandbox the directories, the state and its lock, and the
+		// sockets of its agent and its kernel. One that is still booting has fewer.
+		const prepared, sockets, files = 2, 1 + 2*2, 2 + 2*6
 		if n := len(inst.Kernels()); n != prepared {
 			return fmt.Errorf("%d kernels", n)
 		}
 		before, err = count(inst)
-		if n := before.residue["sockets"]; err == nil && n != sockets { // one is still booting
-			err = fmt.Errorf("%d sockets", n)
+		if got := before.residue; err == nil && (got["sockets"] != sockets || got["files"] != files) {
+			err = fmt.Errorf("%d sockets, %d files", got["sockets"], got["files"])
 		}
 		return err
 	})
