@@ -39,7 +39,7 @@ type Check struct {
 
 const exitCodes = `Exit codes:
   0         done
-  N         run, exec, sh and code: the command's own code (128+N when signal N ended it)
+  N         run, exec, sh, code and job run: the command's own code (128+N when signal N ended it)
   2         the command line is wrong
   125       Cay itself failed: no server, no key, refused, connection lost
   126, 127  run and exec: the command cannot be executed, or is not there
@@ -77,7 +77,8 @@ func New(deps Deps, extra ...*cobra.Command) *cobra.Command {
 		Short: "Run untrusted code in isolated sandboxes",
 		Long: "Cay runs untrusted code in isolated sandboxes.\n\n" +
 			"Commands find their server by CAY_URL and CAY_API_KEY, else the one on this machine (see: cay up).\n" +
-			"SBX is a sandbox's id, the beginning of one, or its metadata name.\n\n" + exitCodes,
+			"SBX is a sandbox's id, the beginning of one, or its metadata name; SES a session's id, the beginning of one, or its name; JOB a job's\n" +
+			"id or the beginning of one.\n\n" + exitCodes,
 		Example:       "  cay up\n  cay run python3 -c 'print(1)'\n  cay run -i -t bash",
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -98,11 +99,13 @@ func New(deps Deps, extra ...*cobra.Command) *cobra.Command {
 	})
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "`FORM` of what is printed: table or json (the API's own objects)")
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	root.AddGroup(&cobra.Group{ID: "run", Title: "Run commands:"}, &cobra.Group{ID: "manage", Title: "Sandboxes:"}, &cobra.Group{ID: "files", Title: "Files:"})
+	root.AddGroup(&cobra.Group{ID: "run", Title: "Run commands:"}, &cobra.Group{ID: "manage", Title: "Sandboxes:"}, &cobra.Group{ID: "files", Title: "Files:"},
+		&cobra.Group{ID: "jobs", Title: "Jobs and sessions:"})
 	inGroup(root, "run", a.runCommand(), a.execCommand(), a.shCommand(), a.codeCommand(), a.contextCommand(), a.processCommand(), a.logsCommand())
 	inGroup(root, "manage", a.createCommand(), a.psCommand(), a.inspectCommand(), a.rmCommand(), a.pauseCommand(), a.resumeCommand(),
 		a.portCommand(), a.statsCommand(), a.eventsCommand())
 	inGroup(root, "files", a.cpCommand(), a.lsCommand(), a.watchCommand(), a.signCommand())
+	inGroup(root, "jobs", a.jobCommand(), a.sessionCommand())
 	root.AddCommand(a.doctorCommand(), a.versionCommand())
 	root.AddCommand(extra...)
 	return root

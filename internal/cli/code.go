@@ -90,7 +90,7 @@ func (a *app) code(ctx context.Context, c *client.Client, args []string, flags c
 		c: c, sandbox: id, code: r, signals: signals,
 		flags: execFlags{interactive: flags.interactive, timeout: flags.timeout},
 		outcome: func(ctx context.Context, o *client.CodeOutcome) error {
-			return a.printOutcome(ctx, c.Files(id), o, flags.save)
+			return a.printOutcome(func(path string) (io.ReadCloser, error) { return c.Files(id).Read(ctx, path, client.ReadOptions{}) }, o, flags.save)
 		},
 	}
 	return a.serve(ctx, work)
@@ -139,8 +139,11 @@ func (a *app) codeRequest(args []string, flags codeFlags) (*client.CodeRequest, 
 	return r, nil
 }
 
+// opener opens a file that a program left below /output.
+type opener func(path string) (io.ReadCloser, error)
+
 // printOutcome shows values as text, and says or saves what is not.
-func (a *app) printOutcome(ctx context.Context, f *client.Files, o *client.CodeOutcome, save string) error {
+func (a *app) printOutcome(open opener, o *client.CodeOutcome, save string) error {
 	for _, r := range o.Results {
 		if text := r.Text(); text != "" {
 			if _, err := fmt.Fprintln(a.Stdout, strings.TrimRight(text, "\n")); err != nil {
@@ -151,17 +154,22 @@ func (a *app) printOutcome(ctx context.Context, f *client.Files, o *client.CodeO
 	if o.ContextLost {
 		a.note("the context was restarted: its variables are gone")
 	}
+	return a.keepOutcome(open, o, save, "see: --save, cay cp")
+}
+
+// keepOutcome saves the files and images of a run in the folder save or, where that is "", says which files there are.
+func (a *app) keepOutcome(open opener, o *client.CodeOutcome, save, otherwise string) error {
 	if save != "" {
-		return a.saveOutcome(ctx, f, o, save)
+		return a.saveOutcome(open, o, save)
 	}
 	for _, file := range o.Outputs {
-		a.note("the code wrote %s (%s); see: --save, cay cp", printable(file.Path), formatBytes(file.Size))
+		a.note("the code wrote %s (%s); %s", printable(file.Path), formatBytes(file.Size), otherwise)
 	}
 	return nil
 }
 
 // saveOutcome puts the files and images of a run into dir, and nothing anywhere else.
-func (a *app) saveOutcome(ctx context.Context, f *client.Files, o *client.CodeOutcome, dir string) error {
+func (a *app) saveOutcome(open opener, o *client.CodeOutcome, dir string) error {
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return err
 	}
@@ -175,7 +183,7 @@ func (a *app) saveOutcome(ctx context.Context, f *client.Files, o *client.CodeOu
 		if !filepath.IsLocal(name) {
 			return fmt.Errorf("save %s: the name would leave the folder", printable(file.Path))
 		}
-		if err := saveOutput(ctx, f, root, name, file); err != nil {
+		if err := saveOutput(open, root, name, file); err != nil {
 			return fmt.Errorf("save %s: %w", printable(file.Path), err)
 		}
 		a.note("saved %s", printable(filepath.Join(dir, name)))
@@ -199,14 +207,14 @@ func (a *app) saveOutcome(ctx context.Context, f *client.Files, o *client.CodeOu
 	return nil
 }
 
-func saveOutput(ctx context.Context, f *client.Files, root *os.Root, name string, file client.OutputFile) error {
+func saveOutput(open opener, root *os.Root, name string, file client.OutputFile) error {
 	if err := root.MkdirAll(filepath.Dir(name), 0o777); err != nil {
 		return err
 	}
 	if file.Data != nil || file.URL == "" {
 		return root.WriteFile(name, file.Data, 0o666)
 	}
-	in, err := f.Read(ctx, file.Path, client.ReadOptions{})
+	in, err := open(file.Path)
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -22,8 +23,9 @@ func (a *app) cpCommand() *cobra.Command {
 	var user string
 	cmd := &cobra.Command{
 		Use:   "cp SRC DST",
-		Short: "Copy files and folders to or from a sandbox",
-		Long: "Cp copies a file or folder; one of SRC and DST is SBX:PATH. A relative PATH is of the sandbox's working directory.\n\n" +
+		Short: "Copy files and folders to or from a sandbox or a session",
+		Long: "Cp copies a file or folder; one of SRC and DST is SBX:PATH, or ses_…:PATH for a session. A relative PATH is of the sandbox's\n" +
+			"working directory, or of the session.\n\n" +
 			"As with cp -r, what is copied to a directory that exists, or to a name that ends in a slash, goes into it under its own\n" +
 			"name. - as SRC is standard input, for a single file; - as DST is standard output, for a directory as a tar archive.\n\n" +
 			"Permission bits and, of what is within folders, times are kept. Symbolic links within a folder stay links; what cannot be\n" +
@@ -35,22 +37,27 @@ func (a *app) cpCommand() *cobra.Command {
 		RunE: a.do(func(ctx context.Context, c *client.Client, args []string) error {
 			from, to := parsePlace(args[0]), parsePlace(args[1])
 			if from.remote() == to.remote() {
-				return usagef("one side must be in a sandbox, SBX:PATH, and the other here; usage: cay cp SRC DST")
+				return usagef("one side must be in a sandbox, SBX:PATH, or in a session, ses_…:PATH, and the other here; usage: cay cp SRC DST")
 			}
-			var err error
 			if from.remote() {
-				if from, err = from.resolve(ctx, c); err != nil {
+				files, path, err := from.open(ctx, c, user)
+				if err != nil {
 					return err
 				}
-				return a.download(ctx, a.files(c, from.sandbox, user), from.path, to.path)
+				return a.download(ctx, files, path, to.path)
 			}
-			if to, err = to.resolve(ctx, c); err != nil {
+			files, path, err := to.open(ctx, c, user)
+			if err != nil {
 				return err
 			}
-			return a.upload(ctx, a.files(c, to.sandbox, user), from.path, to.path)
+			return a.upload(ctx, files, from.path, path)
 		}),
 		ValidArgsFunction: func(cmd *cobra.Command, args []string, toComplete string) ([]string, cobra.ShellCompDirective) {
 			ids, _ := a.completeSandboxes(0)(cmd, args, toComplete)
+			if strings.HasPrefix(sessionPrefix, toComplete) || strings.HasPrefix(toComplete, sessionPrefix) {
+				sessions, _ := a.completeSessions(0)(cmd, args, toComplete)
+				ids = append(ids, slices.DeleteFunc(sessions, func(s string) bool { return !strings.HasPrefix(s, sessionPrefix) })...)
+			}
 			for i, id := range ids {
 				ref, about, _ := strings.Cut(id, "\t")
 				ids[i] = ref + ":\t" + about
@@ -62,15 +69,7 @@ func (a *app) cpCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) files(c *client.Client, sandbox, user string) *client.Files {
-	f := c.Files(sandbox)
-	if user != "" {
-		f = f.As(user)
-	}
-	return f
-}
-
-func (a *app) upload(ctx context.Context, f *client.Files, from, to string) error {
+func (a *app) upload(ctx context.Context, f tree, from, to string) error {
 	if from == "-" {
 		if strings.HasSuffix(to, "/") {
 			return usagef("standard input has no name; say the file's")
@@ -91,7 +90,7 @@ func (a *app) upload(ctx context.Context, f *client.Files, from, to string) erro
 	return a.reportCopy(report, err)
 }
 
-func (a *app) download(ctx context.Context, f *client.Files, from, to string) error {
+func (a *app) download(ctx context.Context, f tree, from, to string) error {
 	if to == "-" {
 		if isDir, err := remoteDir(ctx, f, from); err != nil {
 			return err
@@ -146,7 +145,7 @@ func localDir(path string) (bool, error) {
 	return err == nil && info.IsDir(), err
 }
 
-func remoteDir(ctx context.Context, f *client.Files, path string) (bool, error) {
+func remoteDir(ctx context.Context, f tree, path string) (bool, error) {
 	info, err := f.Stat(ctx, path)
 	if client.ReasonOf(err) == client.ReasonNotFound {
 		return false, nil
@@ -202,17 +201,21 @@ func (a *app) progress(verb string) (passed func(int64), done func()) {
 func (a *app) lsCommand() *cobra.Command {
 	var user string
 	cmd := &cobra.Command{
-		Use:     "ls SBX[:PATH]",
-		Short:   "List files of a sandbox",
-		Long:    "Ls lists a directory, or shows a file. Without a PATH it is the sandbox's working directory.",
+		Use:     "ls SBX[:PATH] | ses_…[:PATH]",
+		Short:   "List files of a sandbox or a session",
+		Long:    "Ls lists a directory, or shows a file. Without a PATH it is the sandbox's working directory, or all of the session.",
 		Example: "  cay ls planner\n  cay ls planner:/output",
 		Args:    exactly(1),
 		RunE: a.do(func(ctx context.Context, c *client.Client, args []string) error {
-			p, err := placeOf(ctx, c, args[0])
+			p := parsePlace(args[0])
+			if !p.remote() {
+				p = place{sandbox: args[0]}
+			}
+			files, path, err := p.open(ctx, c, user)
 			if err != nil {
 				return err
 			}
-			return a.list(ctx, a.files(c, p.sandbox, user), p.path)
+			return a.list(ctx, files, path)
 		}),
 		ValidArgsFunction: a.completeSandboxes(1),
 	}
@@ -220,7 +223,7 @@ func (a *app) lsCommand() *cobra.Command {
 	return cmd
 }
 
-func (a *app) list(ctx context.Context, f *client.Files, path string) error {
+func (a *app) list(ctx context.Context, f tree, path string) error {
 	info, err := f.Stat(ctx, path)
 	if err != nil {
 		return err

@@ -68,8 +68,8 @@ func (e *advisedError) Unwrap() error { return e.err }
 
 // advise adds to err what the user can do about it.
 func (a *app) advise(err error) error {
-	if err == nil {
-		return nil
+	if known := (*advisedError)(nil); err == nil || errors.As(err, &known) {
+		return err
 	}
 	if advice := a.adviceFor(err); advice != "" {
 		return &advisedError{err, "     " + advice}
@@ -96,6 +96,10 @@ func (a *app) adviceFor(err error) string {
 	case client.ReasonForbidden:
 		if e.Status == 403 {
 			return "the key does not have the scope for this, or the sandbox's policy forbids it"
+		}
+	case client.ReasonConflict:
+		if e.SandboxID != "" {
+			return fmt.Sprintf("end that sandbox first: cay rm %s; or let all that use the session share it: --session-shared", e.SandboxID)
 		}
 	case client.ReasonPaused:
 		return "resume it with: cay resume SBX"

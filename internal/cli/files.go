@@ -28,7 +28,7 @@ func (a *app) watchCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			for ev, err := range a.files(c, p.sandbox, user).Watch(ctx, p.path, o) {
+			for ev, err := range filesAs(c, p.sandbox, user).Watch(ctx, p.path, o) {
 				switch {
 				case err != nil:
 				case a.json():
@@ -92,7 +92,7 @@ func (a *app) signCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
-			u, err := a.files(c, p.sandbox, user).Sign(ctx, p.path, o)
+			u, err := filesAs(c, p.sandbox, user).Sign(ctx, p.path, o)
 			if err != nil {
 				return err
 			}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"context"
 	"fmt"
 	"math"
 	"os"
@@ -159,11 +160,13 @@ type createFlags struct {
 	memory, disk                                   size
 	pids                                           int64
 	ttl, idle                                      duration
-	metadata                                       []string
+	metadata                                       metadataFlags
 	env                                            envFlags
+	session                                        sessionFlags
 }
 
-func (f *createFlags) register(cmd *cobra.Command) {
+func (f *createFlags) register(a *app, cmd *cobra.Command) {
+	f.session.register(a, cmd)
 	fs := cmd.Flags()
 	fs.StringVar(&f.image, "image", "", "`IMAGE`: an OCI reference, or host for this machine's own programs")
 	fs.StringVar(&f.runtime, "runtime", "", "language by `NAME`, as in: cay doctor")
@@ -175,11 +178,11 @@ func (f *createFlags) register(cmd *cobra.Command) {
 	fs.Var(&f.idle, "idle-timeout", "end of the sandbox after so long without use")
 	fs.StringVar(&f.onTimeout, "on-timeout", "", "what ttl and idle timeout do: terminate or pause (`WHAT`)")
 	fs.StringVar(&f.name, "name", "", "`NAME` of the sandbox: its metadata entry name")
-	fs.StringArrayVar(&f.metadata, "metadata", nil, "metadata entry, `KEY=VALUE`")
+	f.metadata.register(fs)
 	f.env.register(fs)
 }
 
-func (f *createFlags) request(a *app) (client.CreateRequest, error) {
+func (f *createFlags) request(ctx context.Context, a *app, c *client.Client) (client.CreateRequest, error) {
 	if f.image != "" && f.runtime != "" {
 		return client.CreateRequest{}, usagef("give --image or --runtime, not both")
 	}
@@ -191,15 +194,8 @@ func (f *createFlags) request(a *app) (client.CreateRequest, error) {
 	if r.Env, err = f.env.collect(a); err != nil {
 		return r, err
 	}
-	for _, pair := range f.metadata {
-		key, value, ok := strings.Cut(pair, "=")
-		if !ok || key == "" {
-			return r, usagef("--metadata %s: it is not KEY=VALUE", pair)
-		}
-		if r.Metadata == nil {
-			r.Metadata = map[string]string{}
-		}
-		r.Metadata[key] = value
+	if r.Metadata, err = f.metadata.collect(); err != nil {
+		return r, err
 	}
 	if f.name != "" {
 		if r.Metadata == nil {
@@ -207,5 +203,55 @@ func (f *createFlags) request(a *app) (client.CreateRequest, error) {
 		}
 		r.Metadata["name"] = f.name
 	}
-	return r, nil
+	r.SessionID, r.SessionShared, err = f.session.resolve(ctx, c)
+	return r, err
+}
+
+// metadataFlags collects --metadata.
+type metadataFlags []string
+
+func (m *metadataFlags) register(f *pflag.FlagSet) {
+	f.StringArrayVar((*[]string)(m), "metadata", nil, "metadata entry, `KEY=VALUE`")
+}
+
+// registerFilter is register for lists.
+func (m *metadataFlags) registerFilter(f *pflag.FlagSet) {
+	f.StringArrayVar((*[]string)(m), "metadata", nil, "only those with this entry, `KEY=VALUE`")
+}
+
+func (m metadataFlags) collect() (map[string]string, error) {
+	var out map[string]string
+	for _, pair := range m {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return nil, usagef("--metadata %s: it is not KEY=VALUE", pair)
+		}
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[key] = value
+	}
+	return out, nil
+}
+
+// sessionFlags name the session that a sandbox or a job uses.
+type sessionFlags struct {
+	ref    string
+	shared bool
+}
+
+func (f *sessionFlags) register(a *app, cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.ref, "session", "", "the session `SES`, whose files are at /session")
+	cmd.Flags().BoolVar(&f.shared, "session-shared", false, "others may use the session at the same time, if they say so too")
+	cmd.RegisterFlagCompletionFunc("session", a.completeSessions(0))
+}
+
+func (f *sessionFlags) resolve(ctx context.Context, c *client.Client) (id string, shared bool, err error) {
+	switch {
+	case f.ref != "":
+		id, err = resolveSession(ctx, c, f.ref, false)
+	case f.shared:
+		err = usagef("--session-shared is of a session; say which with --session")
+	}
+	return id, f.shared, err
 }

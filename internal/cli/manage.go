@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -29,7 +30,7 @@ func (a *app) createCommand() *cobra.Command {
 		Example: "  cay create --image host --memory 1g --ttl 2h --name planner\n  cay create -o json",
 		Args:    exactly(0),
 		RunE: a.do(func(ctx context.Context, c *client.Client, _ []string) error {
-			r, err := flags.request(a)
+			r, err := flags.request(ctx, a, c)
 			if err != nil {
 				return err
 			}
@@ -51,7 +52,7 @@ func (a *app) createCommand() *cobra.Command {
 			return a.show(sb)
 		}),
 	}
-	flags.register(cmd)
+	flags.register(a, cmd)
 	cmd.Flags().StringVarP(&flags.user, "user", "u", "", "`USER` of its commands: a name or uid[:gid]")
 	cmd.Flags().StringVarP(&flags.workdir, "workdir", "w", "", "working `DIRECTORY` of its commands")
 	cmd.Flags().Var(&wait, "wait", "wait no longer than this for READY (default: until it is, or has failed)")
@@ -82,7 +83,7 @@ func (a *app) printSandbox(ctx context.Context, c *client.Client, id string) err
 func (a *app) psCommand() *cobra.Command {
 	var (
 		all, quiet bool
-		metadata   []string
+		metadata   metadataFlags
 	)
 	cmd := &cobra.Command{
 		Use:     "ps",
@@ -95,15 +96,9 @@ func (a *app) psCommand() *cobra.Command {
 			if !all {
 				o.Statuses = []client.Status{client.Active}
 			}
-			for _, pair := range metadata {
-				key, value, ok := strings.Cut(pair, "=")
-				if !ok {
-					return usagef("--metadata %s: it is not KEY=VALUE", pair)
-				}
-				if o.Metadata == nil {
-					o.Metadata = map[string]string{}
-				}
-				o.Metadata[key] = value
+			var err error
+			if o.Metadata, err = metadata.collect(); err != nil {
+				return err
 			}
 			items := []*client.Sandbox{}
 			for sb, err := range c.List(ctx, o) {
@@ -117,7 +112,7 @@ func (a *app) psCommand() *cobra.Command {
 	}
 	cmd.Flags().BoolVarP(&all, "all", "a", false, "also those that have ended")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "ids only")
-	cmd.Flags().StringArrayVar(&metadata, "metadata", nil, "only those with this entry, `KEY=VALUE`")
+	metadata.registerFilter(cmd.Flags())
 	return cmd
 }
 
@@ -168,41 +163,57 @@ func (a *app) inspectCommand() *cobra.Command {
 		Args:              atLeast(1),
 		ValidArgsFunction: a.completeSandboxes(0),
 		RunE: a.do(func(ctx context.Context, c *client.Client, args []string) error {
-			for i, ref := range args {
+			return a.inspectEach(args, func(ref string) (json.RawMessage, error) {
 				id, err := resolve(ctx, c, ref, true)
 				if err != nil {
-					return err
+					return nil, err
 				}
 				sb, err := c.Get(ctx, id)
 				if err != nil {
-					return err
+					return nil, err
 				}
-				if a.json() {
-					err = a.printJSON(sb)
-				} else {
-					if i > 0 {
-						fmt.Fprintln(a.Stdout)
-					}
-					err = a.describe(sb)
-				}
-				if err != nil {
-					return err
-				}
-			}
-			return nil
+				return sb.Raw, nil
+			})
 		}),
 	}
 }
 
+// inspectEach prints the API's objects as they are, or as lines for people.
+func (a *app) inspectEach(refs []string, get func(ref string) (json.RawMessage, error)) error {
+	for i, ref := range refs {
+		object, err := get(ref)
+		switch {
+		case err != nil:
+		case a.json():
+			err = a.printJSON(object)
+		default:
+			if i > 0 {
+				fmt.Fprintln(a.Stdout)
+			}
+			err = a.describe(object)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // describe prints the API's object as lines, so that no member of a newer server is hidden.
-func (a *app) describe(sb *client.Sandbox) error {
-	members, err := orderedMembers(sb.Raw)
+func (a *app) describe(object json.RawMessage) error {
+	members, err := orderedMembers(object)
 	if err != nil {
 		return err
 	}
+	var id json.RawMessage
+	for _, m := range members {
+		if m.name == "id" {
+			id = m.value
+		}
+	}
 	w := tabwriter.NewWriter(a.Stdout, 0, 8, 2, ' ', 0)
 	for _, m := range members {
-		if m.name == "sandbox_id" { // the same as id
+		if m.name == "sandbox_id" && bytes.Equal(m.value, id) { // said already
 			continue
 		}
 		fmt.Fprintf(w, "%s\t%s\n", printable(m.name), printable(plainJSON(m.value)))
@@ -274,6 +285,12 @@ func (a *app) resumeCommand() *cobra.Command {
 
 // each does one thing to several sandboxes at the same time and prints ids, or objects, as they are done. Every failure is said.
 func (a *app) each(ctx context.Context, c *client.Client, refs []string, ended bool, do func(context.Context, string) (any, error)) error {
+	return a.eachRef(refs, func(ref string) (string, error) { return resolve(ctx, c, ref, ended) },
+		func(id string) (any, error) { return do(ctx, id) })
+}
+
+// eachRef is each of things of any kind.
+func (a *app) eachRef(refs []string, resolve func(ref string) (id string, err error), do func(id string) (any, error)) error {
 	var (
 		mu   sync.Mutex
 		errs []error
@@ -284,10 +301,10 @@ func (a *app) each(ctx context.Context, c *client.Client, refs []string, ended b
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			id, err := resolve(ctx, c, ref, ended)
+			id, err := resolve(ref)
 			var result any
 			if err == nil {
-				result, err = do(ctx, id)
+				result, err = do(id)
 			}
 			mu.Lock()
 			defer mu.Unlock()

@@ -90,11 +90,11 @@ func TestSizesAndTimes(t *testing.T) {
 func TestReferencesMatchIDsByTheirBeginning(t *testing.T) {
 	const id = "sbx_01jabcdefghjkmnpqrstvwxyz0"
 	for ref, want := range map[string]bool{"sbx_01j": true, "01ja": true, id: true, "sbx_": false, "": false, "1j": false, "SBX_01": false} {
-		if got := isPrefix(ref, id); got != want {
+		if got := isPrefix("sbx_", ref, id); got != want {
 			t.Errorf("%q: %v", ref, got)
 		}
 	}
-	if !isID(id) || isID("sbx_01") || isID("prc_01jabcdefghjkmnpqrstvwxyz0") || isID("sbx_01jabcdefghjkmnpqrstvwxy/.") {
+	if !isID("sbx_", id) || isID("sbx_", "sbx_01") || isID("sbx_", "prc_01jabcdefghjkmnpqrstvwxyz0") || isID("sbx_", "sbx_01jabcdefghjkmnpqrstvwxy/.") {
 		t.Error("ids are not told from other things")
 	}
 }

@@ -63,7 +63,7 @@ func (a *app) runCommand() *cobra.Command {
 			})
 		},
 	}
-	create.register(cmd)
+	create.register(a, cmd)
 	exec.register(cmd)
 	fs := cmd.Flags()
 	fs.StringVarP(&create.user, "user", "u", "", "`USER` of the sandbox: a name or uid[:gid]")
@@ -75,7 +75,7 @@ func (a *app) runCommand() *cobra.Command {
 
 // run is one sandbox from create to removal. signals are caught from the beginning, so that none leaves a sandbox behind.
 func (a *app) run(ctx context.Context, c *client.Client, args []string, create createFlags, exec execFlags, remove bool) error {
-	request, err := create.request(a)
+	request, err := create.request(ctx, a, c)
 	if err != nil {
 		return err
 	}
