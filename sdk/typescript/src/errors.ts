@@ -13,12 +13,12 @@ export interface ErrorDetails {
  *
  * `reason` is stable. It is the server's (see its API document), or one of the SDK's own, with status 0: `connection_failed`,
  * `timeout`, `aborted`, `invalid_argument`, `invalid_response`, `stream_broken`, `exec_error` (the server reported an error within
- * a session; `body` is what it said), `websocket_closed` (the connection ended before the command did), `slow_consumer`,
+ * a live process; `body` is what it said), `websocket_closed` (the connection ended before the command did), `slow_consumer`,
  * `unsafe_archive`, `invalid_archive`.
  */
 export class CaySandboxError extends Error {
   override name = "CaySandboxError";
-  /** The HTTP status; 0 when no server answered. In a session it follows from the close code where there is one. */
+  /** The HTTP status; 0 when no server answered. Of a live process it follows from the close code where there is one. */
   readonly status: number;
   readonly reason: string;
   /** What the server sent: the problem document, the event, or text. */

@@ -1,5 +1,5 @@
 /**
- * The Cay SDK: sandboxes for code that is not trusted, over the public HTTP API of a Cay server. It starts no servers and keeps no state
+ * The Cay SDK: sandboxes, jobs and sessions for code that is not trusted, over the public HTTP API of a Cay server. It starts no servers and keeps no state
  * but connections. Durations are in seconds.
  *
  * @packageDocumentation
@@ -7,6 +7,8 @@
 import "./dispose.js";
 
 export { Sandbox, type CreateSandboxOptions, type Fork } from "./sandbox.js";
+export { Job, type JobInfo, type JobStatus, type JobSummary, type ListJobsOptions, type StreamOptions, type SubmitOptions } from "./job.js";
+export { Session, type CreateSessionOptions, type ListSessionsOptions, type SessionFiles, type SessionInfo, type SessionStatus } from "./session.js";
 export { Server } from "./server.js";
 export { CaySandboxError } from "./errors.js";
 export { createTar, readTar, type TarEntry, type TarInput } from "./archive/tar.js";
@@ -15,13 +17,13 @@ export type { BytesLike, Content } from "./bytes.js";
 export type { ClientOptions } from "./client.js";
 export type { Command } from "./exec.js";
 export type { ContextInfo, ContextRef, Contexts, CreateContextOptions } from "./contexts.js";
-export type {
-  ArchiveFormat, ArchiveReport, FileOptions, FilePath, Files, ReadOptions, SearchHit, SearchOptions, SignedUrl, WriteOptions,
-} from "./files.js";
+export type { FileOptions, Files, ReadOptions, SearchHit, SearchOptions, SignedUrl, WriteOptions } from "./files.js";
+export type { ArchiveFormat, ArchiveReport, FilePath, FileTree, ReadFields, WriteFields } from "./tree.js";
 export type { ArmedWatch, Watch, WatchEvent, WatchOptions } from "./watch.js";
-export type { List, Page } from "./list.js";
+export type { ErrorFrame, ExitFrame, GapFrame, JobFrame, OutputFrame, StatusFrame } from "./jobstream.js";
+export type { List, ListFields, Page } from "./list.js";
 export type { FollowOptions, HistoryOptions, LogEntry, Metrics, MetricsOptions, MetricsSample, Reset, SandboxEvent } from "./observe.js";
 export type { ExposedPort, PortRequest, Ports } from "./ports.js";
 export type { LogsOptions, ProcessLogs, ProcessRef, Processes, StartOptions } from "./processes.js";
-export type { AttachOptions, Session, SessionOptions, TerminalOptions, Transport } from "./session.js";
+export type { AttachOptions, LiveProcess, LiveProcessOptions, TerminalOptions, Transport } from "./live.js";
 export type * from "./types.js";

@@ -1,3 +1,27 @@
+import type { Query } from "./client.js";
+import type { Abortable } from "./types.js";
+
+/** What every list of resources can be asked for. */
+export interface ListFields extends Abortable {
+  /** All of these must match. */
+  metadata?: Record<string, string>;
+  createdAfter?: Date | string;
+  order?: "asc" | "desc";
+  /** Items of a page. */
+  limit?: number;
+}
+
+/** The query of a page of such a list. */
+export function listQuery(options: ListFields, status: string | string[] | undefined, cursor: string | undefined): Query {
+  const { createdAfter, order, limit } = options;
+  return {
+    status: status === undefined ? undefined : [status].flat().join(","),
+    created_after: createdAfter instanceof Date ? createdAfter.toISOString() : createdAfter,
+    order, limit, cursor,
+    ...Object.fromEntries(Object.entries(options.metadata ?? {}).map(([key, value]) => [`metadata.${key}`, value])),
+  };
+}
+
 /** One page of a list. */
 export interface Page<T> {
   items: T[];

@@ -14,10 +14,10 @@ export interface QueueSource {
 }
 
 /**
- * The events of a session between the network and a loop. Its memory is bounded: a source is paused, or fails where it cannot pause;
+ * The events of a live process between the network and a loop. Its memory is bounded: a source is paused, or fails where it cannot pause;
  * where only the end is awaited, what nobody reads is replaced by a gap.
  */
-export class SessionQueue {
+export class EventQueue {
   readonly #source: QueueSource;
   #events: CodeEvent[] = [];
   #size = 0;

@@ -6,12 +6,12 @@ import { CaySandboxError } from "./errors.js";
 import { type Command, collect, execRequest, execResult, follow, startRequest } from "./exec.js";
 import { Files } from "./files.js";
 import type * as wire from "./generated/wire.js";
-import { List, pageOf } from "./list.js";
+import { List, listQuery, pageOf } from "./list.js";
 import { defined } from "./names.js";
 import { type FollowOptions, type HistoryOptions, type LogEntry, type Metrics, type MetricsOptions, Observe, type Reset, type SandboxEvent } from "./observe.js";
 import { Ports } from "./ports.js";
 import { Processes, type ProcessRef } from "./processes.js";
-import { type AttachOptions, Session, type SessionOptions, type TerminalOptions, sessionFields } from "./session.js";
+import { type AttachOptions, LiveProcess, type LiveProcessOptions, type TerminalOptions, liveFields } from "./live.js";
 import type {
   Abortable, CodeEvent, CodeOptions, CodeResult, CreateOptions, ExecEvent, ExecOptions, ExecResult, ForkOptions, ListOptions, NetworkPolicy,
   NetworkRules, SandboxInfo, SnapshotInfo, SnapshotOptions,
@@ -80,17 +80,9 @@ export class Sandbox implements AsyncDisposable {
   /** Sandboxes of the key's project, newest first. Await the list, or loop over it page by page. */
   static list(options: ListOptions & ClientOptions = {}): List<SandboxInfo> {
     const client = new Client(options);
-    const { createdAfter } = options;
-    const metadata = Object.entries(options.metadata ?? {}).map(([key, value]) => [`metadata.${key}`, value] as const);
     return new List(async (cursor) => pageOf(await client.json<{ items: SandboxInfo[] | null; nextCursor: string | null }>({
-      method: "GET",
-      path: "/v1/sandboxes",
-      query: {
-        status: options.status === undefined ? undefined : [options.status].flat().join(","),
-        created_after: createdAfter instanceof Date ? createdAfter.toISOString() : createdAfter,
-        order: options.order, limit: options.limit, cursor, ...Object.fromEntries(metadata),
-      },
-      signal: options.signal,
+      method: "GET", path: "/v1/sandboxes", signal: options.signal,
+      query: { ...listQuery(options, options.status, cursor), session_id: options.sessionId, managed: options.managed },
     })));
   }
 
@@ -118,22 +110,22 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** Runs a command with live input. An abort kills it. */
-  execWs(command: Command, options: SessionOptions = {}): Promise<Session<ExecEvent, ExecResult>> {
-    const start = { ...execRequest(command, options), ...sessionFields(options) };
-    return Session.open({ ...this.#session("exec", options), start });
+  execWs(command: Command, options: LiveProcessOptions = {}): Promise<LiveProcess<ExecEvent, ExecResult>> {
+    const start = { ...execRequest(command, options), ...liveFields(options) };
+    return LiveProcess.open({ ...this.#live("exec", options), start });
   }
 
   /** A login shell on a terminal. Leaving hangs it up. */
-  terminal(options: TerminalOptions = {}): Promise<Session<ExecEvent, ExecResult>> {
+  terminal(options: TerminalOptions = {}): Promise<LiveProcess<ExecEvent, ExecResult>> {
     const { cols, rows, user, cwd } = options;
-    return Session.open({ ...this.#session("terminal", options), query: { cols: cols ?? 80, rows: rows ?? 24, user, cwd } });
+    return LiveProcess.open({ ...this.#live("terminal", options), query: { cols: cols ?? 80, rows: rows ?? 24, user, cwd } });
   }
 
   /** Live input and output of a process that runs, from an offset of its output on. */
-  attach(process: ProcessRef, options: AttachOptions = {}): Promise<Session<ExecEvent, ExecResult>> {
+  attach(process: ProcessRef, options: AttachOptions = {}): Promise<LiveProcess<ExecEvent, ExecResult>> {
     const id = typeof process === "object" ? (process.id ?? process.pid) : process;
     const offset = options.offset ?? 0;
-    return Session.open({ ...this.#session("exec", options), query: { process_id: id, offset }, offset });
+    return LiveProcess.open({ ...this.#live("exec", options), query: { process_id: id, offset }, offset });
   }
 
   /** Runs code to its end: output, what it changed, what it left in /output, and in a context its results. */
@@ -147,9 +139,9 @@ export class Sandbox implements AsyncDisposable {
   }
 
   /** Runs code with live input. An abort kills it. */
-  runCodeWs(code: string, options: SessionOptions & Pick<CodeOptions, "language" | "contextId"> = {}): Promise<Session<CodeEvent, CodeResult>> {
-    const start = { ...codeRequest(code, options), ...sessionFields(options) };
-    return Session.open({ ...this.#session("code", options), start, last: "result" });
+  runCodeWs(code: string, options: LiveProcessOptions & Pick<CodeOptions, "language" | "contextId"> = {}): Promise<LiveProcess<CodeEvent, CodeResult>> {
+    const start = { ...codeRequest(code, options), ...liveFields(options) };
+    return LiveProcess.open({ ...this.#live("code", options), start, last: "result" });
   }
 
   /** Sets the end to now + seconds; what exceeds the server's maximum is capped. Answers the sandbox with the end in force. */
@@ -265,7 +257,7 @@ export class Sandbox implements AsyncDisposable {
     }
   }
 
-  #session(route: string, options: { transport?: "native" | "builtin"; signal?: AbortSignal | undefined; maxOutputBytes?: number }) {
+  #live(route: string, options: { transport?: "native" | "builtin"; signal?: AbortSignal | undefined; maxOutputBytes?: number }) {
     const { transport, signal, maxOutputBytes } = options;
     return { client: this.#client, path: `${this.#path}/${route}`, query: {}, last: "exit" as const, transport, signal, maxOutputBytes };
   }
@@ -290,7 +282,7 @@ function createRequest(options: CreateOptions): Record<string, unknown> {
     ttl_seconds: options.ttlSeconds, idle_timeout_seconds: options.idleTimeout, on_timeout: options.onTimeout,
     paused_ttl_seconds: options.pausedTtlSeconds, auto_resume: options.autoResume, network: options.network,
     env: options.env, secrets: options.secrets, metadata: options.metadata, user: options.user, workdir: options.workdir,
-    session_id: options.sessionId,
+    session_id: options.sessionId, session_shared: options.sessionShared,
     volumes: options.volumes?.map(({ name, path, readOnly }) => defined({ name, path, read_only: readOnly })),
     packages: options.packages, region: options.region, queue_timeout_seconds: options.queueTimeout,
   } satisfies { [K in keyof wire.SandboxRequest]-?: unknown });

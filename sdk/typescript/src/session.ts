@@ -1,342 +1,148 @@
-import { type Content, pieces } from "./bytes.js";
-import type { Client, Query } from "./client.js";
-import { codeOutcome } from "./code.js";
-import { CaySandboxError, abortError, invalidArgument, throwIfAborted } from "./errors.js";
-import { camelize } from "./names.js";
-import { HeadAndTail, OutputDecoder, type StreamName } from "./output.js";
-import { SessionQueue } from "./queue.js";
-import type { Abortable, CodeEvent, CodeOutcome, ExecExit, ExecOptions, ExecResult } from "./types.js";
-import { openBuiltin } from "./websocket/builtin.js";
-import { hasNative, openNative } from "./websocket/native.js";
-import type { Closed, Socket } from "./websocket/socket.js";
+import { Client, type ClientOptions } from "./client.js";
+import type { Content } from "./bytes.js";
+import { CaySandboxError } from "./errors.js";
+import type * as model from "./generated/model.js";
+import type * as wire from "./generated/wire.js";
+import { Job, type JobInfo, type SubmitOptions } from "./job.js";
+import { List, type ListFields, listQuery, pageOf } from "./list.js";
+import { defined } from "./names.js";
+import type { DownloadReport } from "./archive/directory.js";
+import { type ArchiveFormat, type ArchiveReport, type FilePath, FileTree, isRepeatable } from "./tree.js";
+import type { Abortable, FileEntry } from "./types.js";
 
-/**
- * Which WebSocket carries a session: "native" is the runtime's, authorized by a ticket; "builtin" the SDK's own over node:http(s), which
- * sends the key in a header and holds the server back when the reader is slow. Default: native where there is one, else builtin.
- */
-export type Transport = "native" | "builtin";
+const maxDeletes = 10; // requests, of which each waits a minute for the end
 
-export interface SessionOptions extends Omit<ExecOptions, "stdin" | "idempotencyKey"> {
-  /** Run on a terminal: all output is stdout, and `closeStdin` is Ctrl-D. */
-  tty?: boolean;
-  cols?: number;
-  rows?: number;
-  transport?: Transport;
+export type SessionInfo = model.Session;
+export type SessionStatus = SessionInfo["status"];
+
+export interface CreateSessionOptions extends Abortable {
+  /** Unique among the project's sessions that have not ended. */
+  name?: string;
+  /** From its last use to its end. */
+  ttlSeconds?: number;
+  /** What its files may take. */
+  diskGb?: number;
+  metadata?: Record<string, string>;
+  /** Makes a repeated create answer with the first one's session; made where it is missing. */
+  idempotencyKey?: string;
 }
 
-export interface TerminalOptions extends Abortable {
-  cols?: number;
-  rows?: number;
-  user?: string;
-  cwd?: string;
-  transport?: Transport;
-}
-
-export interface AttachOptions extends Abortable {
-  /** Where in the output to begin; default 0. */
-  offset?: number;
-  transport?: Transport;
-}
-
-const protocol = "cay.exec.v1";
-const stdinPiece = 256 * 1024; // bytes of one message; the server takes up to 1 MiB
-const defaultKept = 10 * 1024 * 1024;
-const goodbye = 2_000; // milliseconds for an exit after an abort's kill, and for a close after the exit
-
-/** @internal */
-export interface SessionPlan {
-  client: Client;
-  path: string;
-  query: Query;
-  start?: Record<string, unknown>;
-  /** The message that ends the session. */
-  last: "exit" | "result";
-  offset?: number;
-  maxOutputBytes?: number | undefined;
-  transport?: Transport | undefined;
-  signal?: AbortSignal | undefined;
+export interface ListSessionsOptions extends ListFields {
+  /** Default: those that have not ended. */
+  status?: SessionStatus | SessionStatus[];
+  name?: string;
 }
 
 /**
- * A process with live input and output over a WebSocket. Loop over it for its events; leaving the loop closes the session. `wait`
- * answers how it ended, with the head and the tail of the output. The connection is one: when it ends before the command did, that is an
- * error with reason `websocket_closed`, and `sandbox.attach(processId, { offset })` takes the process up again.
+ * Files that outlive sandboxes: a volume at /session of every job and sandbox that uses it, one after another, or at once where both ask
+ * for it.
  */
-export class Session<E extends CodeEvent = CodeEvent, R extends ExecResult = ExecResult> implements AsyncIterable<E> {
-  readonly #plan: SessionPlan;
-  #socket!: Socket; // set by open before anything else can happen
-  #processId = "";
-  #stdinOffset = 0;
-  #offset: number;
-  #exit: ExecExit | undefined;
-  #outcome: CodeOutcome | undefined;
-  #serverError: Record<string, unknown> | undefined;
-  #ended = false;
-  #exitTimer: ReturnType<typeof setTimeout> | undefined;
-  #lingers = false; // aborted: the connection stays until the kill has worked
-  readonly #decoder = new OutputDecoder();
-  readonly #kept: Record<StreamName, HeadAndTail>;
-  readonly #lost = { stdout: false, stderr: false };
-  readonly #queue: SessionQueue;
-  readonly #started: Promise<void>;
-  #settleStarted!: { resolve(): void; reject(error: unknown): void };
-  readonly #result: Promise<R>;
-  #settleResult!: { resolve(result: R): void; reject(error: unknown): void };
-  #input: Promise<void> = Promise.resolve(); // orders what is sent
-  readonly #onAbort = (): void => this.#abort();
+export class Session {
+  readonly id: string;
+  readonly files: SessionFiles;
+  readonly #client: Client;
+  readonly #path: string;
+  #info: SessionInfo;
 
-  private constructor(plan: SessionPlan) {
-    this.#plan = plan;
-    this.#offset = plan.offset ?? 0;
-    const bound = plan.maxOutputBytes ?? defaultKept;
-    this.#kept = { stdout: new HeadAndTail(bound), stderr: new HeadAndTail(bound) };
-    this.#started = new Promise((resolve, reject) => (this.#settleStarted = { resolve, reject }));
-    this.#result = new Promise((resolve, reject) => (this.#settleResult = { resolve, reject }));
-    this.#result.catch(() => undefined); // who does not wait is not interrupted by what he does not await
-    this.#queue = new SessionQueue({
-      full: () => this.#socket.pause(),
-      drained: () => this.#socket.resume(),
-      overflow: () => this.#fail(new CaySandboxError(
-        `process ${this.#processId}: its output was not read for too long; it runs on. Read faster, or use transport: "builtin", which holds it back`,
-        { reason: "slow_consumer" },
-      )),
-    });
+  private constructor(client: Client, info: SessionInfo) {
+    this.id = info.id;
+    this.#client = client;
+    this.#info = info;
+    this.#path = pathOf(info.id);
+    this.files = new SessionFiles(client, this.#path);
   }
 
+  static async create(options: CreateSessionOptions & ClientOptions = {}): Promise<Session> {
+    const client = new Client(options);
+    const { name, ttlSeconds, diskGb, metadata, signal, idempotencyKey } = options;
+    const json = defined({ name, ttl_seconds: ttlSeconds, disk_gb: diskGb, metadata } satisfies { [K in keyof wire.SessionRequest]-?: unknown });
+    return new Session(client, await client.json({ method: "POST", path: "/v1/sessions", json, signal, idempotent: true, idempotencyKey }));
+  }
+
+  /** Takes up a session by its id. */
+  static async connect(id: string, options: ClientOptions & Abortable = {}): Promise<Session> {
+    const client = new Client(options);
+    return new Session(client, await client.json({ method: "GET", path: pathOf(id), signal: options.signal }));
+  }
+
+  /** Sessions of the key's project, newest first. Await the list, or loop over it page by page. */
+  static list(options: ListSessionsOptions & ClientOptions = {}): List<SessionInfo> {
+    const client = new Client(options);
+    return new List(async (cursor) => pageOf(await client.json<{ items: SessionInfo[] | null; nextCursor: string | null }>({
+      method: "GET", path: "/v1/sessions", query: { ...listQuery(options, options.status, cursor), name: options.name }, signal: options.signal,
+    })));
+  }
+
+  /** The session as it was when it was last asked for. */
+  get info(): SessionInfo {
+    return this.#info;
+  }
+
+  get status(): SessionStatus {
+    return this.#info.status;
+  }
+
+  /** Asks for the session as it is now. */
+  async refresh(options: Abortable = {}): Promise<SessionInfo> {
+    return (this.#info = await this.#client.json({ method: "GET", path: this.#path, signal: options.signal }));
+  }
+
+  /** Puts a program in the queue that uses the session. Those of a session run one at a time unless it is `sessionShared`. */
+  submit(options: Omit<SubmitOptions, "sessionId">): Promise<Job> {
+    return Job.submitWith(this.#client, { ...options, sessionId: this.id });
+  }
+
+  /** Runs a program in the session to its end. After an abort it runs on. */
+  async run(options: Omit<SubmitOptions, "sessionId">): Promise<JobInfo> {
+    return await (await this.submit(options)).wait({ signal: options.signal });
+  }
+
+  /** Ends the session, and with it its files, which are gone when this is done. In use it is a conflict, unless with force. */
+  async delete(options: Abortable & { force?: boolean } = {}): Promise<void> {
+    for (let request = 0; request < maxDeletes; request++) {
+      const status = await this.#client.discard({ method: "DELETE", path: this.#path, query: { force: options.force }, signal: options.signal, timeout: 120 });
+      if (status !== 202) return;
+    }
+    throw new CaySandboxError(`session ${this.id}: its files are still being deleted`, { reason: "timeout" });
+  }
+}
+
+/**
+ * The files of a session; no sandbox has to run. Paths are relative to it, or absolute below /session, as the answers are: `a/b`, `/a/b`
+ * and `/session/a/b` are the same.
+ */
+export class SessionFiles extends FileTree {
   /** @internal */
-  static async open<E extends CodeEvent, R extends ExecResult>(plan: SessionPlan): Promise<Session<E, R>> {
-    throwIfAborted(plan.signal);
-    const session = new Session<E, R>(plan);
-    const open = (plan.transport ?? (hasNative() ? "native" : "builtin")) === "native" ? openNative : openBuiltin;
-    session.#socket = await open(
-      { client: plan.client, path: plan.path, query: plan.query, protocol, ping: '{"type":"ping"}', signal: plan.signal },
-      { message: (data) => session.#message(data), closed: (how) => session.#closed(how) },
-    );
-    plan.signal?.addEventListener("abort", session.#onAbort, { once: true });
-    if (plan.start !== undefined) await session.#control({ type: "start", ...plan.start });
-    if (plan.signal?.aborted) session.#abort();
-    await session.#started;
-    return session;
+  constructor(client: Client, session: string) {
+    super(client, { content: `${session}/files/content`, list: `${session}/files`, archive: `${session}/archive` });
   }
 
-  get processId(): string {
-    return this.#processId;
+  /** The entries of a directory, default the uppermost, with `depth` those below it as well. Await the list, or loop over it. */
+  override list(path: FilePath = "/session", options: Abortable & { depth?: number; limit?: number } = {}): List<FileEntry> {
+    return super.list(path, options);
   }
 
-  /** Bytes of stdout and stderr together that have arrived: where to attach again. */
-  get offset(): number {
-    return this.#offset;
+  /** Unpacks an archive over what there is. The server tells the format by the first bytes where it is not given. */
+  uploadArchive(archive: Content, options: Abortable & { format?: ArchiveFormat } = {}): Promise<ArchiveReport> {
+    return this.unpack(undefined, () => archive, options, isRepeatable(archive));
   }
 
-  /** Bytes of stdin that the process had before this session. */
-  get stdinOffset(): number {
-    return this.#stdinOffset;
+  /** All of the session as an archive, as it comes. Cancelling the stream ends the download; one that breaks off fails while it is read. */
+  downloadArchive(options: Abortable & { format?: ArchiveFormat } = {}): Promise<ReadableStream<Uint8Array>> {
+    return this.pack(undefined, options);
   }
 
-  [Symbol.asyncIterator](): AsyncIterator<E, undefined> {
-    const events = this.#queue.iterate();
-    return {
-      next: () => events.next() as Promise<IteratorResult<E, undefined>>,
-      return: async () => {
-        this.close(); // first: a read may be pending
-        await events.return(undefined);
-        return { done: true, value: undefined };
-      },
-    };
+  /** Copies a local directory into the session in one request. Modes, times and links are kept. */
+  uploadDirectory(local: string, options: Abortable = {}): Promise<ArchiveReport> {
+    return this.unpackDirectory(undefined, local, options);
   }
 
-  /** Sends input; resolves once it is on its way. */
-  sendStdin(data: Content): Promise<void> {
-    return this.#enqueue(async () => {
-      for await (const piece of pieces(data)) {
-        for (let at = 0; at < piece.length; at += stdinPiece) {
-          if (this.#ended) throw this.#over();
-          await this.#socket.send(piece.subarray(at, at + stdinPiece));
-        }
-      }
-    });
-  }
-
-  /** Ends the input, after what was sent. */
-  closeStdin(): Promise<void> {
-    return this.#enqueue(() => this.#control({ type: "close_stdin" }));
-  }
-
-  resize(cols: number, rows: number): Promise<void> {
-    return this.#control({ type: "resize", cols, rows });
-  }
-
-  /** Sends a signal, INT or TERM or …, with `tree` also to everything that the process started. */
-  signal(signal: string, options: { tree?: boolean } = {}): Promise<void> {
-    return this.#control({ type: "signal", signal, ...(options.tree === undefined ? {} : { tree: options.tree }) });
-  }
-
-  /** Waits for the end. Without a loop over the session, its output is read on and only its head and tail are kept. */
-  wait(): Promise<R> {
-    this.#queue.discardWhenUnread();
-    return this.#result;
-  }
-
-  /** Leaves. A terminal is hung up; another process runs on unless it was started with `killOnDisconnect`. */
-  close(): void {
-    if (this.#ended) return;
-    this.#fail(new CaySandboxError(`the session of process ${this.#processId} was closed`, { reason: "websocket_closed" }));
-  }
-
-  async [Symbol.asyncDispose](): Promise<void> {
-    this.close();
-  }
-
-  #enqueue(send: () => Promise<void>): Promise<void> {
-    const sent = this.#input.then(send);
-    this.#input = sent.catch(() => undefined);
-    return sent;
-  }
-
-  async #control(message: Record<string, unknown>): Promise<void> {
-    if (this.#ended) throw this.#over();
-    await this.#socket.send(JSON.stringify(message));
-  }
-
-  #over(): CaySandboxError {
-    return new CaySandboxError(`the session of process ${this.#processId} has ended`, { reason: "websocket_closed" });
-  }
-
-  #message(data: string | Uint8Array): void {
-    if (this.#ended) {
-      if (this.#lingers && typeof data === "string" && data.includes('"exit"')) this.#socket.close(1000, "");
-      return;
-    }
-    try {
-      if (typeof data === "string") this.#text(data);
-      else this.#output(data);
-    } catch (error) {
-      this.#fail(error instanceof CaySandboxError ? error : new CaySandboxError("the server broke the protocol of sessions", { reason: "invalid_response", cause: error }));
-    }
-  }
-
-  #output(data: Uint8Array): void {
-    const stream: StreamName | undefined = data[0] === 1 ? "stdout" : data[0] === 2 ? "stderr" : undefined;
-    if (stream === undefined) return; // a channel of a newer server
-    const bytes = data.subarray(1);
-    this.#offset += bytes.length;
-    this.#kept[stream].push(bytes);
-    this.#queue.push({ type: stream, data: this.#decoder.decode(stream, bytes), bytes, offset: this.#offset });
-  }
-
-  #text(data: string): void {
-    const message = JSON.parse(data) as Record<string, unknown>;
-    switch (message["type"]) {
-      case "started":
-        this.#processId = String(message["process_id"] ?? "");
-        this.#stdinOffset = Number(message["stdin_offset"] ?? 0);
-        if (typeof message["offset"] === "number") this.#offset = message["offset"];
-        this.#queue.push({ type: "start", processId: this.#processId, offset: this.#offset });
-        this.#settleStarted.resolve();
-        return;
-      case "gap": {
-        const stream: StreamName = message["stream"] === "stderr" ? "stderr" : "stdout";
-        const bytes = Number(message["bytes"] ?? 0);
-        this.#flush(stream);
-        this.#queue.push({ type: "gap", stream, offset: Number(message["offset"] ?? this.#offset), bytes });
-        this.#offset += bytes;
-        this.#kept[stream].skip(bytes);
-        this.#lost[stream] = true;
-        return;
-      }
-      case "exit": {
-        const { type: _, ...members } = message;
-        this.#exit = camelize<ExecExit>(members);
-        this.#flush("stdout");
-        this.#flush("stderr");
-        this.#queue.push({ type: "exit", ...this.#exit });
-        if (this.#plan.last === "exit") this.#finish();
-        return;
-      }
-      case "result": {
-        const { type: _, ...members } = message;
-        this.#outcome = codeOutcome(camelize(members));
-        this.#queue.push({ type: "result", ...this.#outcome });
-        if (this.#plan.last === "result") this.#finish();
-        return;
-      }
-      case "error":
-        this.#serverError = message; // the close that follows has the status
-        this.#exitTimer = setTimeout(() => this.#closed({ code: 1006, reason: "" }), goodbye);
-        return;
-      default: // pong, and what a newer server says
-    }
-  }
-
-  #flush(stream: StreamName): void {
-    const data = this.#decoder.flush(stream);
-    if (data !== "") this.#queue.push({ type: stream, data, bytes: new Uint8Array(0), offset: this.#offset });
-  }
-
-  /** All has come: the server closes now, and the client does if it does not. */
-  #finish(): void {
-    const exit = this.#exit as ExecExit;
-    const stdout = this.#kept.stdout.take();
-    const stderr = this.#kept.stderr.take();
-    const text = (bytes: Uint8Array): string => new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes);
-    const result: ExecResult = {
-      ...exit,
-      truncated: { stdout: exit.truncated?.stdout || stdout.missing > 0 || this.#lost.stdout, stderr: exit.truncated?.stderr || stderr.missing > 0 || this.#lost.stderr },
-      stdout: text(stdout.bytes), stderr: text(stderr.bytes), stdoutBytes: stdout.bytes, stderrBytes: stderr.bytes,
-    };
-    this.#end();
-    this.#queue.end();
-    this.#settleResult.resolve((this.#outcome === undefined ? result : { ...result, ...this.#outcome }) as R);
-  }
-
-  #closed(how: Closed): void {
-    if (this.#ended) return;
-    const { processId } = this;
-    const about = processId === "" ? "the session" : `the session of process ${processId}`;
-    if (this.#serverError !== undefined) {
-      const { type: _, ...body } = this.#serverError;
-      const status = how.code >= 4400 && how.code < 4600 ? how.code - 4000 : 0;
-      this.#fail(new CaySandboxError(`${about}: ${String(body["detail"] ?? body["reason"] ?? "the server reported an error")}`, { status, reason: "exec_error", body }));
-      return;
-    }
-    const why = how.reason || (how.error instanceof Error ? how.error.message : "") || `code ${how.code}`;
-    this.#fail(new CaySandboxError(`${about}: the connection ended before the command did (${why})`, {
-      status: how.code >= 4400 && how.code < 4600 ? how.code - 4000 : 0,
-      reason: "websocket_closed",
-      body: { code: how.code, reason: how.reason, ...(processId === "" ? {} : { processId, offset: this.#offset }) },
-      cause: how.error,
-    }));
-  }
-
-  /** Kills the command. The callers don't wait for its end; the connection does, for a moment. */
-  #abort(): void {
-    if (this.#ended) return;
-    this.#lingers = true;
-    void this.#socket.send('{"type":"signal","signal":"KILL","tree":true}');
-    this.#fail(abortError(this.#plan.signal as AbortSignal));
-    this.#socket.resume();
-  }
-
-  #fail(error: CaySandboxError): void {
-    if (this.#ended) return;
-    this.#end();
-    this.#queue.fail(error);
-    this.#settleStarted.reject(error);
-    this.#settleResult.reject(error);
-  }
-
-  #end(): void {
-    this.#ended = true;
-    clearTimeout(this.#exitTimer);
-    this.#plan.signal?.removeEventListener("abort", this.#onAbort);
-    if (this.#lingers) setTimeout(() => this.#socket.close(1000, ""), goodbye);
-    else this.#socket.close(1000, "");
+  /** Copies all of the session to a local directory, which is made. Nothing of it is written outside of that. */
+  downloadDirectory(local: string, options: Abortable = {}): Promise<DownloadReport> {
+    return this.packDirectory(undefined, local, options);
   }
 }
 
-/** Refuses what only another kind of request can do. */
-export function sessionFields(options: SessionOptions): Record<string, unknown> {
-  if ((options as ExecOptions).stdin !== undefined) throw invalidArgument("a session's input goes through sendStdin");
-  const { tty, cols, rows } = options;
-  return { ...(tty === undefined ? {} : { tty }), ...(cols === undefined ? {} : { cols }), ...(rows === undefined ? {} : { rows }) };
+function pathOf(id: string): string {
+  return `/v1/sessions/${encodeURIComponent(id)}`;
 }

@@ -1,5 +1,6 @@
 // What the SDK's methods take and answer. Durations are in seconds, sizes in what their name says.
 import type * as model from "./generated/model.js";
+import type { ListFields } from "./list.js";
 
 export type SandboxInfo = model.Sandbox;
 export type ServerInfo = model.Info;
@@ -54,7 +55,10 @@ export interface CreateOptions extends Abortable {
   metadata?: Record<string, string>;
   user?: string;
   workdir?: string;
+  /** A session's files, at /session. */
   sessionId?: string;
+  /** Use the session beside others that ask for it so as well. */
+  sessionShared?: boolean;
   volumes?: { name: string; path: string; readOnly?: boolean }[];
   packages?: unknown[];
   region?: string;
@@ -66,15 +70,13 @@ export interface CreateOptions extends Abortable {
   idempotencyKey?: string;
 }
 
-export interface ListOptions extends Abortable {
+export interface ListOptions extends ListFields {
   /** "active" stands for CREATING, READY and PAUSED. */
   status?: SandboxStatus | "active" | (SandboxStatus | "active")[];
-  /** All of these must match. */
-  metadata?: Record<string, string>;
-  createdAfter?: Date | string;
-  order?: "asc" | "desc";
-  /** Items of a page. */
-  limit?: number;
+  /** Those that use this session. */
+  sessionId?: string;
+  /** Also those that the platform made for jobs and for the files of sessions. */
+  managed?: boolean;
 }
 
 /** How a command is run. */

@@ -35,6 +35,25 @@ function examples(name: string, start: () => Promise<Target>, skip: string | und
       assert.match(stdout, /error: 'IndexError: list index out of range'/);
     });
 
+    it("a first job", async (t) => {
+      if (!target.has("POST", "/v1/jobs")) return t.skip("the server has no jobs");
+      const { stdout } = await run(process.execPath, [`${root}build/examples/first-job.js`], { env: env() });
+      assert.match(stdout, /^job_\w{26} (queued|running|success)\nsuccess 0 hello from sandbox\n\n\/output\/answer\.txt 42\n$/);
+    });
+
+    it("a session of two jobs", async (t) => {
+      if (!target.has("POST", "/v1/sessions")) return t.skip("the server has no sessions");
+      const { stdout } = await run(process.execPath, [`${root}build/examples/session.js`], { env: env() });
+      assert.match(stdout, /^success \s*3\n\nsuccess 6\n\n1\n2\n3\n\n/);
+      assert.match(stdout, /^\/session\/sorted\.txt 6$/m);
+    });
+
+    it("a job that is followed by two readers, one after the other", async (t) => {
+      if (!target.has("GET", "/v1/jobs/{id}/stream")) return t.skip("the server has no streams of jobs");
+      const { stdout } = await run(process.execPath, [`${root}build/examples/follow-job.js`], { env: env() });
+      assert.equal(stdout, "line 1\nline 2\nline 3\nline 4\nline 5\nfailed with code 3\n");
+    });
+
     it("terminal", async () => {
       const child = spawn(process.execPath, [`${root}build/examples/terminal.js`], { env: env(), stdio: ["pipe", "pipe", "inherit"] });
       let output = "";
@@ -68,7 +87,7 @@ describe("the package", () => {
   it("is what its name gives, built", async () => {
     const name = "@cayhq/sandbox";
     const built = (await import(name)) as Record<string, unknown>;
-    assert.deepEqual(Object.keys(built).sort(), ["CaySandboxError", "Sandbox", "Server", "createTar", "readTar"]);
+    assert.deepEqual(Object.keys(built).sort(), ["CaySandboxError", "Job", "Sandbox", "Server", "Session", "createTar", "readTar"]);
     const { stdout } = await run(process.execPath, ["--input-type=module", "-e", `import { Sandbox } from "${name}"; console.log(typeof Sandbox.create)`], { cwd: root });
     assert.equal(stdout, "function\n");
   });

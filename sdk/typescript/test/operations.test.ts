@@ -1,17 +1,19 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { Sandbox, Server } from "../src/index.js";
+import { Job, Sandbox, Server, Session } from "../src/index.js";
 import type { Contexts } from "../src/contexts.js";
 import type { Files } from "../src/files.js";
 import { type OperationId, operations } from "../src/generated/operations.js";
 import type { Ports } from "../src/ports.js";
 import type { Processes } from "../src/processes.js";
+import { SessionFiles } from "../src/session.js";
 
 type Methods<T> = Extract<{ [K in keyof T]: T[K] extends (...args: never[]) => unknown ? K : never }[keyof T], string>;
 
 /** The method that carries out an operation. The compiler checks that it is there. */
 type Method =
   | `Sandbox.${Methods<typeof Sandbox>}` | `sandbox.${Methods<Sandbox>}` | `files.${Methods<Files>}` | `processes.${Methods<Processes>}`
+  | `Job.${Methods<typeof Job>}` | `job.${Methods<Job>}` | `Session.${Methods<typeof Session>}` | `session.${Methods<Session>}` | `session files.${Methods<SessionFiles>}`
   | `contexts.${Methods<Contexts>}` | `ports.${Methods<Ports>}` | `server.${Methods<Server>}`;
 
 /** A method for every operation of the document: the compiler demands it. */
@@ -81,12 +83,31 @@ const methods = {
   "terminal": "sandbox.terminal",
   "set-timeout": "sandbox.setTimeout",
   "create-ticket": "server.createTicket",
+  "submit-job": "Job.submit",
+  "list-jobs": "Job.list",
+  "get-job": "Job.connect",
+  "cancel-job": "job.cancel",
+  "read-job-output": "job.readOutput",
+  "stream-job": "job.stream",
+  "create-session": "Session.create",
+  "list-sessions": "Session.list",
+  "get-session": "Session.connect",
+  "delete-session": "session.delete",
+  "list-session-files": "session files.list",
+  "read-session-file": "session files.read",
+  "head-session-file": "session files.head",
+  "write-session-file": "session files.write",
+  "delete-session-file": "session files.remove",
+  "read-session-archive": "session files.downloadArchive",
+  "write-session-archive": "session files.uploadArchive",
 } satisfies Record<OperationId, Method>;
 
 describe("the SDK", () => {
   it("has a method for every operation of the API's document", () => {
     assert.deepEqual(Object.keys(methods).sort(), Object.keys(operations).sort());
-    const instances: Record<string, object> = { Sandbox, sandbox: Sandbox.prototype, server: Server.prototype };
+    const instances: Record<string, object> = {
+      Sandbox, sandbox: Sandbox.prototype, Job, job: Job.prototype, Session, session: Session.prototype, "session files": SessionFiles.prototype, server: Server.prototype,
+    };
     for (const [operation, name] of Object.entries(methods)) {
       const [holder, method] = name.split(".") as [string, string];
       const instance = instances[holder];

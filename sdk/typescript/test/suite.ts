@@ -6,6 +6,8 @@ import { execTests } from "./suite/exec.js";
 import { filesTests } from "./suite/files.js";
 import { lifeTests } from "./suite/life.js";
 import { processTests } from "./suite/processes.js";
+import { jobTests } from "./suite/jobs.js";
+import { liveTests } from "./suite/live.js";
 import { sessionTests } from "./suite/sessions.js";
 import type { Target } from "./target.js";
 
@@ -36,10 +38,12 @@ export function suite(name: string, start: () => Promise<Target>, options: { ski
       },
     };
     execTests(shared);
-    sessionTests(shared);
+    liveTests(shared);
     filesTests(shared);
     processTests(shared);
     codeTests(shared);
+    jobTests(shared);
+    sessionTests(shared);
     lifeTests(shared);
   });
 }

@@ -13,7 +13,7 @@ export interface Target {
   apiKey: string;
   /** What a sandbox is made of there. */
   create: CreateSandboxOptions;
-  /** Whether an operation is there: a server says it in its document. */
+  /** Whether an operation is there: a server says it in its document, and in its features. */
   has(method: string, path: string): boolean;
   stop(): Promise<void>;
 }
@@ -34,11 +34,15 @@ export async function realTarget(): Promise<Target> {
   const given = process.env["CAY_URL"] && process.env["CAY_API_KEY"] ? { url: process.env["CAY_URL"], apiKey: process.env["CAY_API_KEY"], stop: async () => undefined } : undefined;
   const server = given ?? (await startServer(process.env["CAY_TEST_BIN"] ?? ""));
   const document = (await (await fetch(`${server.url}/openapi.json`)).json()) as { paths: Record<string, Record<string, unknown>> };
+  const { features } = (await (await fetch(`${server.url}/v1/info`, { headers: { authorization: `Bearer ${server.apiKey}` } })).json()) as { features: string[] };
   return {
     ...server,
     stop: async () => void (await server.stop()),
     create: { url: server.url, apiKey: server.apiKey, image: "host", memoryMb: 512, ttlSeconds: 600 },
-    has: (method, path) => document.paths[path]?.[method.toLowerCase()] !== undefined,
+    has: (method, path) => {
+      const optional = /^\/v1\/(jobs|sessions)\b/.exec(path)?.[1];
+      return document.paths[path]?.[method.toLowerCase()] !== undefined && (optional === undefined || features.includes(optional));
+    },
   };
 }
 

@@ -93,7 +93,7 @@ describe("frames", () => {
   });
 });
 
-describe("a session whose server misbehaves", () => {
+describe("a live process whose server misbehaves", () => {
   let fake: FakeServer;
   let sandbox: Sandbox;
   before(async () => {
@@ -103,8 +103,8 @@ describe("a session whose server misbehaves", () => {
   after(() => fake.stop());
   beforeEach(() => void (fake.faults.length = 0));
 
-  /** A session whose server does as it is told once it has started. */
-  async function session(then: (socket: ServerSocket) => void) {
+  /** A live process whose server does as it is told once it has started. */
+  async function live(then: (socket: ServerSocket) => void) {
     fake.faults.push({ match: /\/exec/, upgrade: (socket) => {
       socket.onFrame = (frame) => {
         if (frame.opcode !== 1 || !frame.payload.includes('"start"')) return;
@@ -116,7 +116,7 @@ describe("a session whose server misbehaves", () => {
   }
 
   it("fails with websocket_closed when the connection breaks, and says where to attach", async () => {
-    const cut = await session((socket) => {
+    const cut = await live((socket) => {
       void socket.binary(1, Buffer.from("part"));
       setTimeout(() => socket.cut(), 50);
     });
@@ -128,12 +128,12 @@ describe("a session whose server misbehaves", () => {
   });
 
   it("fails with websocket_closed when the server closes before the exit", async () => {
-    const closed = await session((socket) => socket.close(1012));
+    const closed = await live((socket) => socket.close(1012));
     assert.equal((await fails(closed.wait())).reason, "websocket_closed");
   });
 
   it("fails with exec_error and the status of the close code", async () => {
-    const refused = await session((socket) => {
+    const refused = await live((socket) => {
       socket.json({ type: "error", reason: "slow_consumer", detail: "too slow" });
       socket.close(4409);
     });
@@ -145,7 +145,7 @@ describe("a session whose server misbehaves", () => {
 
   it("closes with 1002 when the protocol is broken", async () => {
     let server: ServerSocket | undefined;
-    const broken = await session((socket) => {
+    const broken = await live((socket) => {
       server = socket;
       socket.stream.write(bytes(0xc1, 0));
     });
@@ -155,7 +155,7 @@ describe("a session whose server misbehaves", () => {
   });
 
   it("answers pings and joins fragments", async () => {
-    const pinged = await session((socket) => {
+    const pinged = await live((socket) => {
       const onFrame = socket.onFrame;
       socket.frame(9, Buffer.from("are you there"));
       socket.frame(2, Buffer.from([1, 0x61]), false);
@@ -172,7 +172,7 @@ describe("a session whose server misbehaves", () => {
 
   it("closes with 1000 after the exit, and ends the connection", async () => {
     let server: ServerSocket | undefined;
-    const ended = await session((socket) => {
+    const ended = await live((socket) => {
       server = socket;
       socket.json({ type: "exit", process_id: "prc_x", exit_code: 0, ok: true });
     });
@@ -182,7 +182,7 @@ describe("a session whose server misbehaves", () => {
   });
 
   it("ignores what a newer server says", async () => {
-    const newer = await session((socket) => {
+    const newer = await live((socket) => {
       socket.json({ type: "weather", sunny: true });
       void socket.binary(9, Buffer.from("?"));
       socket.json({ type: "exit", process_id: "prc_x", exit_code: 0, ok: true });
@@ -193,7 +193,7 @@ describe("a session whose server misbehaves", () => {
   it("holds the server back while nobody reads", async () => {
     let sent = 0;
     let server: ServerSocket | undefined;
-    const unread = await session((socket) => {
+    const unread = await live((socket) => {
       server = socket;
       const more = async (): Promise<void> => {
         while (sent < 64 * 1024 * 1024 && !socket.stream.destroyed) {
@@ -221,7 +221,7 @@ describe("a session whose server misbehaves", () => {
       const slow = await sandbox.execWs("head -c 40000000 /dev/zero", { transport: "native" });
       const error = await fails((async () => {
         for await (const event of slow) {
-          if (event.type === "stdout") await until(() => slow.signal("CONT").then(() => false, () => true), "the session gave up");
+          if (event.type === "stdout") await until(() => slow.signal("CONT").then(() => false, () => true), "the loop gave up");
         }
       })());
       assert.equal(error.reason, "slow_consumer");

@@ -6,12 +6,15 @@ export class Problem extends Error {
   readonly status: number;
   readonly reason: string;
   readonly headers: Record<string, string>;
+  /** Members of the document beyond those that each has. */
+  readonly more: Record<string, unknown>;
 
-  constructor(status: number, reason: string, detail: string, headers: Record<string, string> = {}) {
+  constructor(status: number, reason: string, detail: string, headers: Record<string, string> = {}, more: Record<string, unknown> = {}) {
     super(detail);
     this.status = status;
     this.reason = reason;
     this.headers = headers;
+    this.more = more;
   }
 }
 
@@ -30,7 +33,7 @@ export function sendProblem(res: ServerResponse, problem: Problem): void {
   res.writeHead(problem.status, { "content-type": "application/problem+json", ...problem.headers });
   res.end(JSON.stringify({
     type: `urn:cay:problem:${problem.reason}`, title: problem.reason, status: problem.status, detail: problem.message, reason: problem.reason,
-    request_id: String(res.getHeader("x-request-id")),
+    request_id: String(res.getHeader("x-request-id")), ...problem.more,
   }));
 }
 
@@ -45,6 +48,27 @@ export async function readJson(req: IncomingMessage): Promise<Record<string, unk
   if (body.length === 0) return {};
   if (req.headers["content-type"] !== "application/json") throw new Problem(415, "unsupported_media_type", "the body is no application/json");
   return JSON.parse(body.toString()) as Record<string, unknown>;
+}
+
+/** What requests made, by their idempotency key. */
+export class Keyed<T> {
+  readonly #made = new Map<string, T>();
+
+  get(req: IncomingMessage, make: () => T): T {
+    const key = req.headers["idempotency-key"] as string | undefined;
+    const known = key === undefined ? undefined : this.#made.get(key);
+    if (known !== undefined) return known;
+    const made = make();
+    if (key !== undefined) this.#made.set(key, made);
+    return made;
+  }
+}
+
+/** The page of a list that a query asks for. */
+export function page(all: unknown[], query: URLSearchParams): { items: unknown[]; next_cursor: string | null } {
+  const at = Number(query.get("cursor") ?? 0);
+  const limit = Number(query.get("limit") ?? 50);
+  return { items: all.slice(at, at + limit), next_cursor: at + limit < all.length ? String(at + limit) : null };
 }
 
 /** A stream of server-sent events that respects a slow reader. */

@@ -5,14 +5,15 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { FakeContext, changes, interpreters, look } from "./code.js";
 import { FakeFiles } from "./files.js";
-import { EventStream, Problem, notFound, readBody, readJson, sendJson } from "./http.js";
-import { FakeProcess, type StartFields, newId } from "./process.js";
+import { EventStream, Keyed, Problem, notFound, readBody, readJson, sendJson } from "./http.js";
+import { FakeProcess, type StartFields } from "./process.js";
+import type { SessionUse } from "./sessions.js";
 import { ServerSocket } from "./websocket.js";
 
 type Fields = Record<string, unknown>;
 
 export class FakeSandbox {
-  readonly id = newId("sbx");
+  readonly id: string;
   readonly root = fs.mkdtempSync(join(tmpdir(), "cay-fake-"));
   readonly files = new FakeFiles(this.root);
   readonly processes: FakeProcess[] = [];
@@ -22,13 +23,17 @@ export class FakeSandbox {
   readonly history: Fields[] = [];
   readonly createdAt = new Date();
   #listeners: (() => void)[] = [];
-  #started = new Map<string, FakeProcess>(); // by idempotency key
+  readonly #started = new Keyed<FakeProcess>();
+  readonly #use: SessionUse | undefined;
   status = "CREATING";
   fields: Fields;
   expiresAt = new Date(Date.now() + 3_600_000);
 
-  constructor(fields: Fields) {
+  constructor(id: string, fields: Fields, use: SessionUse | undefined) {
+    this.id = id;
     this.fields = fields;
+    this.#use = use;
+    use?.mount(this.root);
   }
 
   become(status: string): void {
@@ -50,6 +55,7 @@ export class FakeSandbox {
     for (const process of this.processes) process.signal("KILL", true);
     for (const context of this.contexts.values()) context.restart();
     for (const socket of this.sockets) socket.cut();
+    this.#use?.end();
     fs.rmSync(this.root, { recursive: true, force: true });
     this.become("TERMINATED");
   }
@@ -61,6 +67,7 @@ export class FakeSandbox {
       cpu: f["cpu"] ?? 1, memory_mb: f["memory_mb"] ?? 512, disk_gb: f["disk_gb"] ?? 1, pids: f["pids"] ?? 512, ttl_seconds: f["ttl_seconds"] ?? 3600,
       idle_timeout_seconds: f["idle_timeout_seconds"] ?? null, on_timeout: f["on_timeout"] ?? "terminate", paused_ttl_seconds: 86400, auto_resume: f["auto_resume"] ?? true,
       network: f["network"] ?? [], env: f["env"] ?? {}, metadata: f["metadata"] ?? {}, user: "sandbox", workdir: "/workspace", worker_id: null, runtime_id: null,
+      session_id: f["session_id"] ?? null, session_shared: f["session_shared"] ?? false, managed_by: null,
       created_at: this.createdAt.toISOString(), ready_at: this.createdAt.toISOString(), expires_at: this.expiresAt.toISOString(), last_active_at: this.createdAt.toISOString(),
       ended_at: this.ended ? new Date().toISOString() : null, detail: null, create_ms: { queue: 0, schedule: 0, boot: 1, total: 1 },
       usage: { cpu_seconds: 0, memory_mb_seconds: 0, peak_memory_mb: 0, disk_mb: 0, egress_bytes: 0 },
@@ -76,17 +83,17 @@ export class FakeSandbox {
     switch (`${req.method} ${[group, name === undefined ? [] : "*", operation ?? []].flat().join("/")}`) {
       case "POST exec": {
         const fields = await readJson(req);
-        return this.#deliver(req, res, this.#keyed(req, () => this.start(fields as unknown as StartFields, { defaultTimeout: 60 })), fields, false);
+        return this.#deliver(req, res, this.#started.get(req, () => this.start(fields as unknown as StartFields, { defaultTimeout: 60 })), fields, false);
       }
       case "POST code": {
         const fields = await readJson(req);
-        const process = this.#keyed(req, () => this.#code(fields));
+        const process = this.#started.get(req, () => this.#code(fields));
         return this.#deliver(req, res, process, fields, true);
       }
       case "POST processes": {
         const fields = await readJson(req);
         const { name, tty, stdin_open: stdinOpen } = fields as { name?: string; tty?: boolean; stdin_open?: boolean };
-        const process = this.#keyed(req, () => {
+        const process = this.#started.get(req, () => {
           if (name !== undefined && this.processes.some((p) => p.name === name && p.exit === undefined)) throw new Problem(409, "already_exists", `a process named ${name} runs`);
           return this.start(fields as unknown as StartFields, { name: name ?? null, tty: tty ?? false, stdinOpen: stdinOpen ?? false, defaultTimeout: null });
         });
@@ -152,15 +159,6 @@ export class FakeSandbox {
       stdinOpen: options.stdinOpen ?? false, defaultTimeout: options.defaultTimeout,
     });
     this.processes.push(process);
-    return process;
-  }
-
-  #keyed(req: IncomingMessage, start: () => FakeProcess): FakeProcess {
-    const key = req.headers["idempotency-key"] as string | undefined;
-    const known = key === undefined ? undefined : this.#started.get(key);
-    if (known !== undefined) return known;
-    const process = start();
-    if (key !== undefined) this.#started.set(key, process);
     return process;
   }
 
@@ -324,8 +322,8 @@ export class FakeSandbox {
     events.end();
   }
 
-  /** A session: exec, code or terminal. */
-  session(socket: ServerSocket, route: string, query: URLSearchParams): void {
+  /** A live process: exec, code or terminal. */
+  live(socket: ServerSocket, route: string, query: URLSearchParams): void {
     this.sockets.add(socket);
     let process: FakeProcess | undefined;
     const refuse = (problem: unknown): void => {

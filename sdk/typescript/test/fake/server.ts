@@ -2,9 +2,11 @@
 import { type IncomingMessage, type Server, type ServerResponse, createServer } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
 import type { Duplex } from "node:stream";
-import { Problem, notFound, readJson, sendJson, sendProblem } from "./http.js";
+import { Keyed, Problem, notFound, page, readJson, sendJson, sendProblem } from "./http.js";
+import { FakeJobs, hasMetadata } from "./jobs.js";
 import { newId } from "./process.js";
 import { FakeSandbox } from "./sandbox.js";
+import { FakeSessions } from "./sessions.js";
 import { ServerSocket } from "./websocket.js";
 
 /** What is done to the next request that matches, instead of or on top of the right thing. */
@@ -31,7 +33,11 @@ export class FakeServer {
   readonly #server: Server;
   readonly #sockets = new Set<Socket>();
   readonly #tickets = new Map<string, string>();
-  readonly #created = new Map<string, FakeSandbox>();
+  readonly #created = new Keyed<FakeSandbox>();
+  readonly #sessions = new FakeSessions();
+  readonly #jobs = new FakeJobs(this.#sessions);
+  /** Sees every request as it comes. */
+  watch: ((req: IncomingMessage, res: ServerResponse) => void) | undefined;
   /** Milliseconds that a create takes. */
   bootTime = 0;
 
@@ -60,8 +66,20 @@ export class FakeServer {
 
   async stop(): Promise<void> {
     for (const sandbox of this.sandboxes.values()) sandbox.end();
-    for (const socket of this.#sockets) socket.destroy();
+    this.#jobs.stop();
+    this.#sessions.stop();
+    this.cutAll();
     await new Promise((resolve) => this.#server.close(resolve));
+  }
+
+  /** Cuts every connection, as a server does that ends. */
+  cutAll(): void {
+    for (const socket of this.#sockets) socket.destroy();
+  }
+
+  /** Puts an empty file beside a job's program. */
+  release(job: string, name: string): void {
+    this.#jobs.release(job, name);
   }
 
   /** How often a request came: "METHOD /path" as a regular expression. */
@@ -90,6 +108,7 @@ export class FakeServer {
   async #serve(req: IncomingMessage, res: ServerResponse): Promise<void> {
     this.requests.push({ method: req.method ?? "", url: req.url ?? "", headers: req.headers });
     res.setHeader("x-request-id", newId("req"));
+    this.watch?.(req, res);
     const fault = this.#fault(req);
     if (fault?.answer !== undefined) {
       req.resume();
@@ -101,6 +120,8 @@ export class FakeServer {
     if (parts[0] !== "v1") return this.#plain(res, parts[0] ?? "");
     this.#authorize(req, url);
     const [, group, id, ...rest] = parts;
+    if (group === "jobs") return this.#jobs.handle(req, res, id, rest[0], url.searchParams);
+    if (group === "sessions") return this.#sessions.handle(req, res, parts.slice(2), url.searchParams);
     if (group === "sandboxes") return this.#sandboxes(req, res, url, id, rest);
     switch (`${req.method} ${group}`) {
       case "GET info":
@@ -129,19 +150,9 @@ export class FakeServer {
     const query = url.searchParams;
     if (id === undefined) {
       if (req.method === "GET") return this.#list(res, query);
-      const key = req.headers["idempotency-key"] as string | undefined;
       const fields = await readJson(req);
       if ([fields["image"], fields["runtime"], fields["snapshot"]].filter((given) => given !== undefined).length > 1) throw new Problem(400, "invalid_request", "image and runtime: give one");
-      let sandbox = key === undefined ? undefined : this.#created.get(key);
-      if (sandbox === undefined) {
-        sandbox = new FakeSandbox(fields);
-        const fresh = sandbox;
-        this.sandboxes.set(fresh.id, fresh);
-        if (key !== undefined) this.#created.set(key, fresh);
-        fresh.record("created", {});
-        if (this.bootTime === 0) fresh.become("READY");
-        else setTimeout(() => fresh.become("READY"), this.bootTime);
-      }
+      const sandbox = this.#created.get(req, () => this.#create(fields));
       return sendJson(res, sandbox.status === "READY" ? 201 : 202, sandbox.info);
     }
     const sandbox = this.sandboxes.get(id);
@@ -164,16 +175,25 @@ export class FakeServer {
     }
   }
 
+  #create(fields: Record<string, unknown>): FakeSandbox {
+    const id = newId("sbx");
+    const use = fields["session_id"] === undefined ? undefined : this.#sessions.find(String(fields["session_id"])).use(id, fields["session_shared"] === true);
+    const sandbox = new FakeSandbox(id, fields, use);
+    this.sandboxes.set(sandbox.id, sandbox);
+    sandbox.record("created", {});
+    if (this.bootTime === 0) sandbox.become("READY");
+    else setTimeout(() => sandbox.become("READY"), this.bootTime);
+    return sandbox;
+  }
+
   #list(res: ServerResponse, query: URLSearchParams): void {
     const statuses = (query.get("status") ?? "").split(",").flatMap((s) => (s === "active" ? ["CREATING", "READY", "PAUSED"] : s === "" ? [] : [s]));
     const all = [...this.sandboxes.values()].reverse().filter((sandbox) => {
       if (statuses.length > 0 && !statuses.includes(sandbox.status)) return false;
-      const metadata = (sandbox.fields["metadata"] ?? {}) as Record<string, string>;
-      return [...query].every(([key, value]) => !key.startsWith("metadata.") || metadata[key.slice(9)] === value);
+      const session = query.get("session_id");
+      return (session === null || sandbox.fields["session_id"] === session) && hasMetadata(sandbox.fields, query);
     });
-    const at = Number(query.get("cursor") ?? 0);
-    const limit = Number(query.get("limit") ?? 50);
-    sendJson(res, 200, { items: all.slice(at, at + limit).map((s) => s.info), next_cursor: at + limit < all.length ? String(at + limit) : null });
+    sendJson(res, 200, page(all.map((sandbox) => sandbox.info), query));
   }
 
   #upgrade(req: IncomingMessage, stream: Duplex, head: Buffer): void {
@@ -188,7 +208,7 @@ export class FakeServer {
       if (sandbox.ended) throw new Problem(410, "gone", "the sandbox has ended");
       const socket = new ServerSocket(req, stream, head, fault?.protocol);
       if (fault?.upgrade !== undefined) fault.upgrade(socket, req);
-      else sandbox.session(socket, route ?? "", url.searchParams);
+      else sandbox.live(socket, route ?? "", url.searchParams);
     } catch (error) {
       const problem = error as Problem;
       const body = JSON.stringify({ reason: problem.reason, detail: problem.message, status: problem.status });

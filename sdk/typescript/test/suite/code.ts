@@ -46,11 +46,11 @@ export function codeTests(shared: Shared): void {
       assert.ok(last?.type === "result" && Array.isArray(last.filesChanged) && last.language === "python");
     });
 
-    it("reads input over a session", async (t) => {
+    it("reads input while it runs", async (t) => {
       if (!needs(t, shared, "GET", route)) return;
-      const session = await shared.sandbox.runCodeWs("print('hello ' + input())", { transport: "builtin" });
-      await session.sendStdin("you\n");
-      const result = await session.wait();
+      const live = await shared.sandbox.runCodeWs("print('hello ' + input())", { transport: "builtin" });
+      await live.sendStdin("you\n");
+      const result = await live.wait();
       assert.equal(result.stdout, "hello you\n");
       assert.equal(result.language, "python");
       assert.equal(result.executionCount, 0);
