@@ -121,28 +121,7 @@ const model = types(camel);
 for (const key of open) {
   if (closed.has(key)) throw new Error(`${key} holds data in one schema and members in another: the SDK could not tell which keys to rename`);
 }
-const members = `/** The operations that the SDK speaks: an operation that is another's second form is left out, and so is what it alone describes. */
-function* spoken() {
-  for (const [path, item] of Object.entries(document.paths)) {
-    for (const method of ["get", "head", "post", "put", "patch", "delete", "options"]) {
-      if (item[method] && !item[method]["x-alias-of"]) yield { path, method, operation: item[method] };
-    }
-  }
-}
-
-const used = new Set();
-function use(value) {
-  if (value === null || typeof value !== "object") return;
-  const name = typeof value.$ref === "string" ? value.$ref.replace("#/components/schemas/", "") : undefined;
-  if (name !== undefined && !used.has(name)) {
-    used.add(name);
-    use(document.components.schemas[name]);
-  }
-  Object.values(value).forEach(use);
-}
-for (const { operation } of spoken()) use(operation);
-
-/** Members whose keys are data and are therefore never renamed. */\nexport const openMembers: ReadonlySet<string> = new Set(${JSON.stringify([...open].sort())});\n`;
+const members = `/** Members whose keys are data and are therefore never renamed. */\nexport const openMembers: ReadonlySet<string> = new Set(${JSON.stringify([...open].sort())});\n`;
 mkdirSync(out, { recursive: true });
 writeFileSync(new URL("wire.ts", out), header + wire);
 writeFileSync(new URL("model.ts", out), header + model);

@@ -1,26 +1,5 @@
 // Generated from openapi.json by scripts/generate.mjs. Do not edit.
 
-/** The operations that the SDK speaks: an operation that is another's second form is left out, and so is what it alone describes. */
-function* spoken() {
-  for (const [path, item] of Object.entries(document.paths)) {
-    for (const method of ["get", "head", "post", "put", "patch", "delete", "options"]) {
-      if (item[method] && !item[method]["x-alias-of"]) yield { path, method, operation: item[method] };
-    }
-  }
-}
-
-const used = new Set();
-function use(value) {
-  if (value === null || typeof value !== "object") return;
-  const name = typeof value.$ref === "string" ? value.$ref.replace("#/components/schemas/", "") : undefined;
-  if (name !== undefined && !used.has(name)) {
-    used.add(name);
-    use(document.components.schemas[name]);
-  }
-  Object.values(value).forEach(use);
-}
-for (const { operation } of spoken()) use(operation);
-
 /** Members whose keys are data and are therefore never renamed. */
 export const openMembers: ReadonlySet<string> = new Set(["data","env","gpu","metadata","packages","region","results","secrets","snapshot","template","volumes"]);
 
