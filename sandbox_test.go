@@ -1,92 +1,14 @@
 package cay_test
 
 import (
-	"os"
-	"regexp"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/cayhq/cay"
 )
 
-// edges is ARCHITECTURE.md's diagram as a test reads it. The drawing has three rows: the line of life, the way to PAUSED and back, and
-// what leads down from each.
-func edges(t *testing.T) map[[2]cay.Status]bool {
-	t.Helper()
-	doc, err := os.ReadFile("ARCHITECTURE.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, section, ok := strings.Cut(string(doc), "## States of a sandbox")
-	if !ok {
-		t.Fatal("ARCHITECTURE.md has no section on the states of a sandbox")
-	}
-	_, drawing, ok := strings.Cut(section, "```\n")
-	if !ok {
-		t.Fatal("the section has no drawing")
-	}
-	drawing, _, _ = strings.Cut(drawing, "```")
-	lines := strings.Split(drawing, "\n")
-	found := map[[2]cay.Status]bool{}
-	names := regexp.MustCompile(`[A-Z]+`)
-	column := map[cay.Status]int{}
-	for _, line := range lines {
-		at := names.FindAllStringIndex(line, -1)
-		for i, span := range at {
-			name := cay.Status(line[span[0]:span[1]])
-			column[name] = len([]rune(line[:span[0]])) // the drawing is not ASCII
-			if i == 0 {
-				continue
-			}
-			before := cay.Status(line[at[i-1][0]:at[i-1][1]])
-			arrow := line[at[i-1][1]:span[0]]
-			if strings.Contains(arrow, ">") {
-				found[[2]cay.Status{before, name}] = true
-			}
-			if strings.Contains(arrow, "<") {
-				found[[2]cay.Status{name, before}] = true
-			}
-		}
-		// A line that begins with └ and ends in an arrow: everything whose stem meets it leads to what stands at its head.
-		if start := strings.IndexRune(line, '└'); start >= 0 {
-			head := cay.Status(names.FindString(line))
-			runes := []rune(line)
-			for x, r := range runes {
-				if r != '└' && r != '┴' {
-					continue
-				}
-				if from := above(column, x); from != "" && from != head {
-					found[[2]cay.Status{from, head}] = true
-				}
-			}
-		}
-	}
-	return found
-}
-
-// above is the status whose name stands over column x.
-func above(column map[cay.Status]int, x int) cay.Status {
-	for name, start := range column {
-		if x >= start && x < start+len(name) {
-			return name
-		}
-	}
-	return ""
-}
-
 func TestTheDiagramAndTheTransitionsAgreeOnEveryPair(t *testing.T) {
-	drawn := edges(t)
-	if len(drawn) == 0 {
-		t.Fatal("nothing was read from the diagram")
-	}
-	for _, from := range cay.Statuses {
-		for _, to := range cay.Statuses {
-			if got, want := drawn[[2]cay.Status{from, to}], cay.CanTransition(from, to); got != want {
-				t.Errorf("%s → %s: drawn %v, possible %v", from, to, got, want)
-			}
-		}
-	}
+	agree(t, "States of a sandbox", cay.Statuses, cay.CanTransition)
 }
 
 func TestATransitionHappensWhereItMayAndNamesTheStateFoundElsewhere(t *testing.T) {
