@@ -18,47 +18,61 @@ import (
 
 // Run runs the suite. open makes an empty store and closes it when the test ends.
 func Run(t *testing.T, open func(t *testing.T) store.Store) {
-	for name, test := range map[string]func(t *testing.T, s store.Store){
-		"a sandbox comes back as it was written":                            roundTrip,
-		"a change that fails leaves the row as it was":                      failedChange,
-		"changes at the same time are all there in the end":                 concurrentChanges,
-		"an event is written with its change or not at all":                 eventsWithChanges,
-		"quota and queue bound hold against creates at the same time":       bounds,
-		"last activity never moves back and adds no version":                touch,
-		"lists page through everything once, in both orders":                paging,
-		"lists filter by status and by metadata with awkward keys":          filters,
-		"a foreign cursor is refused by name":                               badCursor,
-		"a row is leased by one of many":                                    leaseOnce,
-		"a lease that ran out is taken again with a higher attempt":         leaseExpiry,
-		"a lease is renewed only at its attempt":                            renewal,
-		"a row before its time and a row without operation are not leased":  notDue,
-		"what is picked counts at once for the next pick":                   reservations,
-		"an ended sandbox holds its place until it is destroyed":            placeUntilDestroyed,
-		"another scheduler's leases are released, one's own are not":        takeOver,
-		"a worker that reports again keeps its registration":                workers,
-		"keys and projects come back, and revocation stays as it first was": access,
-		"a ticket is taken by one of many":                                  tickets,
-		"an idempotency key is claimed once and answers afterwards":         idempotency,
-		"an abandoned idempotency key can be claimed again":                 abandoned,
-		"events are ordered and paged":                                      events,
-		"a server secret is made once for all servers":                      serverSecrets,
-		"new events name their sandboxes":                                   eventsSince,
-		"ports keep what their token is made of":                            ports,
-		"a purge removes what is old and nothing else":                      purge,
-		"what was called off before it began is not written":                calledOff,
-	} {
-		t.Run(name, func(t *testing.T) { test(t, open(t)) })
+	for _, tests := range []suite{rowTests, jobTests, jobQueueTests, sessionTests} {
+		for name, test := range tests {
+			t.Run(name, func(t *testing.T) { test(t, open(t)) })
+		}
 	}
 }
 
-func must(t *testing.T, err error) {
+// suite is tests by the sentence that each one proves.
+type suite map[string]func(t *testing.T, s store.Store)
+
+var rowTests = suite{
+	"a sandbox comes back as it was written":                            roundTrip,
+	"a change that fails leaves the row as it was":                      failedChange,
+	"changes at the same time are all there in the end":                 concurrentChanges,
+	"an event is written with its change or not at all":                 eventsWithChanges,
+	"quota and queue bound hold against creates at the same time":       bounds,
+	"last activity never moves back and adds no version":                touch,
+	"lists page through everything once, in both orders":                paging,
+	"lists filter by status and by metadata with awkward keys":          filters,
+	"a foreign cursor is refused by name":                               badCursor,
+	"a row is leased by one of many":                                    leaseOnce,
+	"a lease that ran out is taken again with a higher attempt":         leaseExpiry,
+	"a lease is renewed only at its attempt":                            renewal,
+	"a row before its time and a row without operation are not leased":  notDue,
+	"what is picked counts at once for the next pick":                   reservations,
+	"an ended sandbox holds its place until it is destroyed":            placeUntilDestroyed,
+	"another scheduler's leases are released, one's own are not":        takeOver,
+	"a worker that reports again keeps its registration":                workers,
+	"keys and projects come back, and revocation stays as it first was": access,
+	"a ticket is taken by one of many":                                  tickets,
+	"an idempotency key is claimed once and answers afterwards":         idempotency,
+	"an abandoned idempotency key can be claimed again":                 abandoned,
+	"events are ordered and paged":                                      events,
+	"a server secret is made once for all servers":                      serverSecrets,
+	"new events name their sandboxes":                                   eventsSince,
+	"ports keep what their token is made of":                            ports,
+	"a purge removes what is old and nothing else":                      purge,
+	"what was called off before it began is not written":                calledOff,
+}
+
+// tester is the part of testing.TB that a property test has as well.
+type tester interface {
+	Helper()
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+func must(t tester, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func wantReason(t *testing.T, err error, reason cay.ErrorReason) {
+func wantReason(t tester, err error, reason cay.ErrorReason) {
 	t.Helper()
 	if cay.ReasonOf(err) != reason {
 		t.Fatalf("got error %v, want reason %s", err, reason)

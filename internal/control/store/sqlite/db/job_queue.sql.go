@@ -11,7 +11,7 @@ import (
 
 const jobsThatUseSessions = `-- name: JobsThatUseSessions :many
 SELECT l.id, l.session_id, l.session_shared FROM jobs l WHERE l.session_id <> '' AND l.lease_owner <> '' AND l.lease_until > ?1
-UNION
+UNION ALL
 SELECT r.id, r.session_id, r.session_shared FROM jobs r WHERE r.session_id <> '' AND r.status = 'running'
 `
 
@@ -21,6 +21,7 @@ type JobsThatUseSessionsRow struct {
 	SessionShared int64
 }
 
+// A job that is leased and runs may be there twice: a UNION would read all jobs in the order of their ids.
 func (q *Queries) JobsThatUseSessions(ctx context.Context, now int64) ([]JobsThatUseSessionsRow, error) {
 	rows, err := q.db.QueryContext(ctx, jobsThatUseSessions, now)
 	if err != nil {

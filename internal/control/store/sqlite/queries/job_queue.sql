@@ -32,8 +32,9 @@ WHERE status = 'queued' AND project_id = @project_id AND session_id = @session_i
 ORDER BY priority DESC, queued_at, id LIMIT 1;
 
 -- name: JobsThatUseSessions :many
+-- A job that is leased and runs may be there twice: a UNION would read all jobs in the order of their ids.
 SELECT l.id, l.session_id, l.session_shared FROM jobs l WHERE l.session_id <> '' AND l.lease_owner <> '' AND l.lease_until > @now
-UNION
+UNION ALL
 SELECT r.id, r.session_id, r.session_shared FROM jobs r WHERE r.session_id <> '' AND r.status = 'running';
 
 -- name: SandboxesThatUseSessions :many
