@@ -121,26 +121,40 @@ func (a *API) deleteSessionFile(ctx context.Context, in *deleteSessionFileInput)
 	return p.remove(ctx, in.Recursive)
 }
 
-type readSessionArchiveInput struct {
+// SessionDirectory is the directory of a session that an archive is of.
+type SessionDirectory struct {
 	SessionPath
+	Path string `query:"path" doc:"Relative to the session, or absolute below /session; default: all of it"`
+}
+
+// archiveName is what a client would call an archive of the directory.
+func (d SessionDirectory) archiveName() string {
+	if p := sessionFile(d.Path); p != cay.SessionPath {
+		return archiveName(p)
+	}
+	return d.ID
+}
+
+type readSessionArchiveInput struct {
+	SessionDirectory
 	Format string `query:"format" default:"tar.gz" enum:"tar,tar.gz,tar.zst"`
 }
 
 func (a *API) readSessionArchive(w http.ResponseWriter, r *http.Request, in *readSessionArchiveInput) error {
-	p, err := a.sessionPlace(r.Context(), in.SessionPath, "")
+	p, err := a.sessionPlace(r.Context(), in.SessionPath, in.Path)
 	if err != nil {
 		return err
 	}
-	return a.sendArchive(w, r, p, in.ID, in.Format)
+	return a.sendArchive(w, r, p, in.archiveName(), in.Format)
 }
 
 type writeSessionArchiveInput struct {
-	SessionPath
+	SessionDirectory
 	Format string `query:"format" enum:"tar,tar.gz,tar.zst" doc:"Default: told by the first bytes"`
 }
 
 func (a *API) writeSessionArchive(w http.ResponseWriter, r *http.Request, in *writeSessionArchiveInput) error {
-	p, err := a.sessionPlace(r.Context(), in.SessionPath, "")
+	p, err := a.sessionPlace(r.Context(), in.SessionPath, in.Path)
 	if err != nil {
 		return err
 	}
