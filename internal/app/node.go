@@ -99,6 +99,7 @@ func runNode(ctx context.Context, c config.Config, p paths, uid, gid int, log *s
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, volumes.Close()) }()
 	if why := volumes.Unusable(); why != "" {
 		log.Warn("there are no sessions here", "why", why)
 	}

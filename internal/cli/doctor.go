@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -165,7 +166,7 @@ func machineChecks() []Check {
 	if uid := os.Geteuid(); uid != 0 {
 		user = Check{Name: "user", Status: "info", Detail: fmt.Sprintf("uid %d", uid), Hint: "a server run by it enforces only what its delegated cgroups allow"}
 	}
-	return []Check{kernel, systrapCheck(), cgroupsCheck(), user}
+	return []Check{kernel, systrapCheck(), cgroupsCheck(), user, volumesCheck()}
 }
 
 func text(b []byte) string {
@@ -189,6 +190,26 @@ func systrapCheck() Check {
 		return Check{Name: "systrap", Status: "fail", Detail: "the kernel has no seccomp filters"}
 	}
 	return c
+}
+
+// volumesCheck looks for what sessions need; whether this machine lets a server mount, the server alone finds out.
+func volumesCheck() Check {
+	const name = "sessions"
+	if os.Geteuid() != 0 {
+		return Check{Name: name, Status: "info", Detail: "only with root: their volumes must be mounted"}
+	}
+	found := false
+	for _, path := range []string{"mkfs.ext4", "/usr/sbin/mkfs.ext4", "/sbin/mkfs.ext4"} {
+		_, err := exec.LookPath(path)
+		found = found || err == nil
+	}
+	if !found {
+		return Check{Name: name, Status: "warn", Detail: "not possible: there is no mkfs.ext4", Hint: "install e2fsprogs"}
+	}
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		return Check{Name: name, Status: "warn", Detail: "not possible: there are no loop devices", Hint: "load the kernel's module loop"}
+	}
+	return Check{Name: name, Status: "ok", Detail: "possible"}
 }
 
 func cgroupsCheck() Check {

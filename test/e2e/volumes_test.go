@@ -106,6 +106,50 @@ func TestAVolumeGoesOutAndComesBack(t *testing.T) {
 	}
 }
 
+func TestWhereAVolumeCannotBeMountedTheSandboxIsRefused(t *testing.T) {
+	n := startNode(t)
+	n.createVolume("one", 64*mib)
+	for _, path := range []string{"", "relative", "/", "/..", "/proc", "/proc/self/x", "/dev/shm", "/sys/x", "/.cay", "/.cay/v/one", "/a/../.cay/x", "/etc/passwd", "/a\x00b"} {
+		if id, err := n.tryCreate(at("one", path)); cay.ReasonOf(err) != cay.Unprocessable {
+			t.Errorf("at %q: %s, %v", path, id, err)
+		}
+	}
+	if v := n.volumes()["one"]; len(v.GetSandboxes()) != 0 {
+		t.Errorf("it is in use by %v", v.Sandboxes)
+	}
+}
+
+func TestAPreparedSandboxIsGivenAVolumeAndToldWhatItsCodeChanges(t *testing.T) {
+	n := startNode(t, "CAY_POOL_SIZE=1")
+	n.createVolume("one", 64*mib)
+	id := n.create(at("one", "/session"))
+	ctx := n.ctx()
+	s := n.Process(ctx)
+	defer s.CloseResponse()
+	err := s.Send(&nodev1.ProcessInput{Input: &nodev1.ProcessInput_Start{Start: &nodev1.StartProcess{
+		SandboxId: id, ProcessId: string(cay.NewID(cay.PrefixProcess)), Collect: true, Foreground: true,
+		Spec: &nodev1.ProcessSpec{Cwd: "/session", Code: &nodev1.CodeSpec{Language: "python", Source: []byte("open('out.txt', 'w').write('hello')")}},
+	}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var changed []string
+	for {
+		out, err := s.Receive()
+		if errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(noderpc.Decode(err))
+		}
+		for _, f := range out.GetReport().GetFilesChanged() {
+			changed = append(changed, f.Op+" "+f.Path)
+		}
+	}
+	if len(changed) != 1 || changed[0] != "create /session/out.txt" {
+		t.Errorf("changed: %v", changed)
+	}
+}
+
 func (n *node) export(name string) (data []byte, digest *nodev1.VolumeDigest, err error) {
 	s, err := n.ExportVolume(n.ctx(), connect.NewRequest(&nodev1.ExportVolumeRequest{Volume: name}))
 	if err != nil {

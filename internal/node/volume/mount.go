@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,7 +18,25 @@ import (
 
 // patience bounds how long a file system may stay busy after its last user is gone: the kernel lets go of a dead process's files a
 // moment later.
-const patience = 10 * time.Second
+const patience = 30 * time.Second
+
+// share makes the directory a mount of its own whose mounts are everybody's. A process that starts in a mount namespace of its own, as
+// every sandbox's do, gets a copy of all mounts; without this it would keep a volume mounted for as long as it has the copy.
+func (s *Store) share() error {
+	mounted, err := mountsBelow(filepath.Dir(s.dir))
+	if err != nil || mounted[s.dir] {
+		return err
+	}
+	if err := unix.Mount(s.dir, s.dir, "", unix.MS_BIND, ""); err != nil {
+		return fmt.Errorf("share %s: %w", s.dir, err)
+	}
+	for _, propagation := range []uintptr{unix.MS_PRIVATE, unix.MS_SHARED} { // out of the group of the mount above, and a group of its own
+		if err := unix.Mount("", s.dir, "", propagation, ""); err != nil {
+			return errors.Join(fmt.Errorf("share %s: %w", s.dir, err), unix.Unmount(s.dir, 0))
+		}
+	}
+	return nil
+}
 
 // Use is one user's hold on a mounted volume.
 type Use struct {
@@ -81,31 +101,33 @@ func (u *Use) Release(ctx context.Context) error {
 	defer v.moving.Unlock()
 	s.mu.Lock()
 	delete(v.uses, u)
-	idle := len(v.uses) == 0
 	s.mu.Unlock()
-	if !idle {
+	return s.unmountIdle(ctx, v)
+}
+
+// unmountIdle leaves a volume mounted that has a user. It needs v.moving, as whoever is about to become one will.
+func (s *Store) unmountIdle(ctx context.Context, v *volume) error {
+	s.mu.Lock()
+	used := len(v.uses) > 0
+	s.mu.Unlock()
+	if used {
 		return nil
 	}
 	return s.unmount(ctx, v)
 }
 
-// Settle ends what an earlier process left and nobody has adopted: mounts, and loop devices without one.
+// Settle ends what an earlier process left mounted and nobody has adopted. With a mount goes its loop device.
 func (s *Store) Settle(ctx context.Context) error {
 	if s.unusable != "" {
 		return nil
 	}
 	var errs []error
 	s.mu.Lock()
-	var idle []*volume
-	for _, v := range s.volumes {
-		if len(v.uses) == 0 {
-			idle = append(idle, v)
-		}
-	}
+	all := slices.Collect(maps.Values(s.volumes))
 	s.mu.Unlock()
-	for _, v := range idle {
+	for _, v := range all {
 		v.moving.Lock()
-		errs = append(errs, s.unmount(ctx, v))
+		errs = append(errs, s.unmountIdle(ctx, v))
 		v.moving.Unlock()
 	}
 	mounted, err := mountsBelow(s.dir)

@@ -101,10 +101,26 @@ func Open(dir string, log *slog.Logger) (*Store, error) {
 	if err := s.find(); err != nil {
 		return nil, fmt.Errorf("look for volumes: %w", err)
 	}
-	if err := s.probe(); err != nil {
+	if err := errors.Join(s.share(), s.probe()); err != nil {
 		s.unusable = fmt.Sprintf("volumes cannot be mounted here: %v", err)
 	}
 	return s, nil
+}
+
+// Close lets go of what the host keeps for volumes in general, unless one is mounted; those stay as they are for a later process.
+// Nothing of the Store may be used any more.
+func (s *Store) Close() error {
+	if s.mkfs == "" {
+		return nil
+	}
+	mounted, err := mountsBelow(s.dir)
+	if err != nil || len(mounted) > 0 {
+		return err
+	}
+	if err := unix.Unmount(s.dir, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("unmount %s: %w", s.dir, err)
+	}
+	return nil
 }
 
 // find enters what is in the directory.
@@ -184,6 +200,9 @@ func tools() (mkfs, unusable string) {
 
 // Unusable says why there can be no volumes here, for people; "" when there can.
 func (s *Store) Unusable() string { return s.unusable }
+
+// Dir is where the volumes are.
+func (s *Store) Dir() string { return s.dir }
 
 func (s *Store) image(name string) string      { return filepath.Join(s.dir, name, imageName) }
 func (s *Store) mountPoint(name string) string { return filepath.Join(s.dir, name, mountName) }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -41,6 +42,9 @@ func open(t *testing.T) *Store {
 			if err := unix.Unmount(point, unix.MNT_DETACH); err != nil {
 				t.Error(err)
 			}
+		}
+		if err := (&Store{dir: dir, mkfs: "any"}).Close(); err != nil {
+			t.Error(err)
 		}
 		if loops := loopsBelow(t, dir); len(loops) > 0 {
 			t.Errorf("loop devices are left: %v", loops)
@@ -329,6 +333,34 @@ func TestARestartFindsWhatIsMountedAndEndsWhatNobodyUses(t *testing.T) {
 	u.mustRelease(t)
 	if got := s.List(); len(got) != 3 || got[0].Bytes != 16*mib {
 		t.Errorf("listed: %+v", got)
+	}
+}
+
+func TestAMountNamespaceThatSomebodyMakesMeanwhileKeepsNothingMounted(t *testing.T) {
+	s := open(t)
+	s.mustCreate(t, "one", 16*mib)
+	u := s.mustAttach(t, "one", "a")
+	// As a sandbox's processes do before they change their root.
+	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	own, err := os.Readlink("/proc/self/ns/mnt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = poll(t.Context(), func() (bool, error) {
+		theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", cmd.Process.Pid))
+		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
+		return theirs != own && string(comm) == "sleep\n", err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.mustRelease(t)
+	if loops := loopsBelow(t, s.dir); len(loops) > 0 {
+		t.Errorf("it is still mounted there: %v", loops)
 	}
 }
 

@@ -30,6 +30,7 @@ type fakeDriver struct {
 	destroyed int
 	failing   int   // Destroys that still fail
 	refuse    error // of Prepare
+	canMount  bool
 	// halfFrozen is the error of a Freeze that stops the processes nevertheless.
 	halfFrozen error
 	measuring  chan struct{} // Stats waits until it is closed; nil: not at all
@@ -51,7 +52,7 @@ func newFakeDriver() *fakeDriver {
 }
 
 func (d *fakeDriver) Info() driver.Info {
-	return driver.Info{Isolation: "fake", Enforced: []string{"cpu", "memory_mb", "pids"}, CanFreeze: true}
+	return driver.Info{Isolation: "fake", Enforced: []string{"cpu", "memory_mb", "pids"}, CanFreeze: true, CanMount: d.canMount}
 }
 
 func (d *fakeDriver) Prepare(_ context.Context, h driver.Handle, shape driver.Shape) error {
