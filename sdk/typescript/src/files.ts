@@ -1,11 +1,9 @@
-import type { DownloadReport } from "./archive/directory.js";
-import type { Content } from "./bytes.js";
 import type { Client } from "./client.js";
 import type * as model from "./generated/model.js";
 import type * as wire from "./generated/wire.js";
 import { List, pageOf } from "./list.js";
 import { defined } from "./names.js";
-import { type ArchiveFormat, type ArchiveReport, type FilePath, FileTree, type ReadFields, type WriteFields, isRepeatable, modeOf, pathQuery } from "./tree.js";
+import { type FilePath, FileTree, type ReadFields, type WriteFields, modeOf, pathQuery } from "./tree.js";
 import type { Abortable, FileEntry } from "./types.js";
 import { Watch, type WatchOptions } from "./watch.js";
 
@@ -103,29 +101,6 @@ export class Files extends FileTree<FileOptions> {
   sign(method: "GET" | "PUT", path: string, options: FileOptions & { ttlSeconds?: number; maxBytes?: number } = {}): Promise<SignedUrl> {
     const fields = defined<wire.SignRequest>({ method, path, user: options.user, ttl_seconds: options.ttlSeconds, max_bytes: options.maxBytes });
     return this.#client.json({ method: "POST", path: `${this.#sandbox}/files/sign`, json: fields, signal: options.signal, idempotent: true });
-  }
-
-  /** Unpacks an archive below a path, which is made. The server tells the format by the first bytes where it is not given. */
-  uploadArchive(path: FilePath, archive: Content, options: FileOptions & { format?: ArchiveFormat } = {}): Promise<ArchiveReport> {
-    return this.unpack(pathQuery("path", path), () => archive, options, isRepeatable(archive));
-  }
-
-  /** A directory as an archive, as it comes. Cancelling the stream ends the download; one that breaks off fails while it is read. */
-  downloadArchive(path: FilePath, options: FileOptions & { format?: ArchiveFormat } = {}): Promise<ReadableStream<Uint8Array>> {
-    return this.pack(pathQuery("path", path), options);
-  }
-
-  /** Copies a local directory into the sandbox in one request. Modes, times and links are kept. */
-  uploadDirectory(local: string, path: FilePath, options: FileOptions = {}): Promise<ArchiveReport> {
-    return this.unpackDirectory(pathQuery("path", path), local, options);
-  }
-
-  /**
-   * Copies a directory of the sandbox to a local one, which is made. What the sandbox answers cannot write outside of it: an entry that
-   * would is an error, and a link that leads out is left out, which the report says.
-   */
-  downloadDirectory(path: FilePath, local: string, options: FileOptions = {}): Promise<DownloadReport> {
-    return this.packDirectory(pathQuery("path", path), local, options);
   }
 
   #post(operation: string, fields: Record<string, unknown>, options: FileOptions): Promise<FileEntry> {

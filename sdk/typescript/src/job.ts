@@ -8,6 +8,7 @@ import { type JobFrame, followJob } from "./jobstream.js";
 import { List, type ListFields, listQuery, pageOf } from "./list.js";
 import { defined } from "./names.js";
 import { retryDelay } from "./retry.js";
+import { type FilePath, bodyOf, pathQuery } from "./tree.js";
 import type { Abortable, NetworkRules, OutputFile } from "./types.js";
 
 const longestWait = 60; // seconds that one request waits for the end
@@ -81,8 +82,8 @@ export class Job {
   }
 
   /** Puts a program in the queue. */
-  static submit(options: SubmitOptions & ClientOptions): Promise<Job> {
-    return Job.submitWith(new Client(options), options);
+  static async submit(options: SubmitOptions & ClientOptions): Promise<Job> {
+    return await Job.submitWith(new Client(options), options);
   }
 
   /** @internal As submit, over a connection that there is. */
@@ -161,11 +162,21 @@ export class Job {
     return followJob({ client: this.#client, path: `${this.#path}/stream`, seq: options.seq ?? 0, signal: options.signal });
   }
 
-  /** A file that the program left in /output, by the path that `outputs` gives. */
-  async readOutput(path: string, options: Abortable = {}): Promise<Uint8Array> {
-    const request: RequestOptions = { method: "GET", path: `${this.#path}/outputs`, query: { path }, signal: options.signal };
+  /** A file that the program left in /output, by the path that `outputs` gives, or by its entry there. */
+  async readOutput(path: FilePath, options: Abortable = {}): Promise<Uint8Array> {
+    const request = this.#outputRequest(path, options);
     const response = await this.#client.send(request);
     return new Uint8Array(await read(response.arrayBuffer(), request));
+  }
+
+  /** As readOutput, as it comes. Cancelling the stream ends the download. */
+  async readOutputStream(path: FilePath, options: Abortable = {}): Promise<ReadableStream<Uint8Array>> {
+    const request = this.#outputRequest(path, options);
+    return bodyOf(await this.#client.send(request), request);
+  }
+
+  #outputRequest(path: FilePath, options: Abortable): RequestOptions {
+    return { method: "GET", path: `${this.#path}/outputs`, rawQuery: pathQuery("path", path), signal: options.signal };
   }
 
   #get(query: { wait_seconds?: number }, options: Abortable, timeout?: number): Promise<JobInfo> {

@@ -1,13 +1,11 @@
 import { Client, type ClientOptions } from "./client.js";
-import type { Content } from "./bytes.js";
 import { CaySandboxError } from "./errors.js";
 import type * as model from "./generated/model.js";
 import type * as wire from "./generated/wire.js";
 import { Job, type JobInfo, type SubmitOptions } from "./job.js";
 import { List, type ListFields, listQuery, pageOf } from "./list.js";
 import { defined } from "./names.js";
-import type { DownloadReport } from "./archive/directory.js";
-import { type ArchiveFormat, type ArchiveReport, type FilePath, FileTree, isRepeatable } from "./tree.js";
+import { type FilePath, FileTree } from "./tree.js";
 import type { Abortable, FileEntry } from "./types.js";
 
 const maxDeletes = 10; // requests, of which each waits a minute for the end
@@ -109,7 +107,7 @@ export class Session {
 
 /**
  * The files of a session; no sandbox has to run. Paths are relative to it, or absolute below /session, as the answers are: `a/b`, `/a/b`
- * and `/session/a/b` are the same.
+ * and `/session/a/b` are the same, and `/` is all of it.
  */
 export class SessionFiles extends FileTree {
   /** @internal */
@@ -118,28 +116,8 @@ export class SessionFiles extends FileTree {
   }
 
   /** The entries of a directory, default the uppermost, with `depth` those below it as well. Await the list, or loop over it. */
-  override list(path: FilePath = "/session", options: Abortable & { depth?: number; limit?: number } = {}): List<FileEntry> {
+  override list(path: FilePath = "/", options: Abortable & { depth?: number; limit?: number } = {}): List<FileEntry> {
     return super.list(path, options);
-  }
-
-  /** Unpacks an archive over what there is. The server tells the format by the first bytes where it is not given. */
-  uploadArchive(archive: Content, options: Abortable & { format?: ArchiveFormat } = {}): Promise<ArchiveReport> {
-    return this.unpack(undefined, () => archive, options, isRepeatable(archive));
-  }
-
-  /** All of the session as an archive, as it comes. Cancelling the stream ends the download; one that breaks off fails while it is read. */
-  downloadArchive(options: Abortable & { format?: ArchiveFormat } = {}): Promise<ReadableStream<Uint8Array>> {
-    return this.pack(undefined, options);
-  }
-
-  /** Copies a local directory into the session in one request. Modes, times and links are kept. */
-  uploadDirectory(local: string, options: Abortable = {}): Promise<ArchiveReport> {
-    return this.unpackDirectory(undefined, local, options);
-  }
-
-  /** Copies all of the session to a local directory, which is made. Nothing of it is written outside of that. */
-  downloadDirectory(local: string, options: Abortable = {}): Promise<DownloadReport> {
-    return this.packDirectory(undefined, local, options);
   }
 }
 

@@ -41,9 +41,7 @@ export interface TreeRoutes {
   archive: string;
 }
 
-/**
- * Files behind the API, a sandbox's or a session's: what both can do. `Access` is what any of the methods takes.
- */
+/** Files behind the API, a sandbox's or a session's: what both can do. `Access` is what every method takes. */
 export abstract class FileTree<Access extends Abortable = Abortable> {
   readonly #client: Client;
   readonly #routes: TreeRoutes;
@@ -108,28 +106,38 @@ export abstract class FileTree<Access extends Abortable = Abortable> {
     })));
   }
 
-  /** @internal Unpacks an archive; its path is in the escaped query where there is one. */
-  protected unpack(rawQuery: string | undefined, makeBody: () => Content, options: (Access & { format?: ArchiveFormat }) | undefined, repeatable: boolean): Promise<ArchiveReport> {
+  /** Unpacks an archive below a path, which is made. The server tells the format by the first bytes where it is not given. */
+  uploadArchive(path: FilePath, archive: Content, options?: Access & { format?: ArchiveFormat }): Promise<ArchiveReport> {
+    return this.#unpack(path, () => archive, options?.format, options, isRepeatable(archive));
+  }
+
+  /** A directory as an archive, as it comes. Cancelling the stream ends the download; one that breaks off fails while it is read. */
+  async downloadArchive(path: FilePath, options?: Access & { format?: ArchiveFormat }): Promise<ReadableStream<Uint8Array>> {
+    return this.#pack(path, options?.format, options);
+  }
+
+  /** Copies a local directory to a path, which is made, in one request. Modes, times and links are kept. */
+  uploadDirectory(local: string, path: FilePath, options?: Access): Promise<ArchiveReport> {
+    return this.#unpack(path, () => gzip(createTar(walk(local))), "tar.gz", options, true);
+  }
+
+  /**
+   * Copies a directory to a local one, which is made. What comes cannot write outside of it: an entry that would is an error, and a link
+   * that leads out is left out, which the report says.
+   */
+  async downloadDirectory(path: FilePath, local: string, options?: Access): Promise<DownloadReport> {
+    return extract(readTar(streamOf(gunzipIfNeeded(await this.#pack(path, "tar.gz", options)))), local);
+  }
+
+  #unpack(path: FilePath, makeBody: () => Content, format: ArchiveFormat | undefined, options: Access | undefined, repeatable: boolean): Promise<ArchiveReport> {
     return this.#client.json({
-      ...this.#at(options, { format: options?.format }), method: "PUT", path: this.#routes.archive, rawQuery, makeBody, repeatable, timeout: null,
+      ...this.#at(options, { format }), method: "PUT", path: this.#routes.archive, rawQuery: pathQuery("path", path), makeBody, repeatable, timeout: null,
     });
   }
 
-  /** @internal Unpacks a local directory. */
-  protected unpackDirectory(rawQuery: string | undefined, local: string, options: Access | undefined): Promise<ArchiveReport> {
-    return this.unpack(rawQuery, () => gzip(createTar(walk(local))), { ...options, format: "tar.gz" } as Access & { format: ArchiveFormat }, true);
-  }
-
-  /** @internal An archive as it comes. */
-  protected async pack(rawQuery: string | undefined, options: (Access & { format?: ArchiveFormat }) | undefined): Promise<ReadableStream<Uint8Array>> {
-    const request = { ...this.#at(options, { format: options?.format }), method: "GET", path: this.#routes.archive, rawQuery };
+  async #pack(path: FilePath, format: ArchiveFormat | undefined, options: Access | undefined): Promise<ReadableStream<Uint8Array>> {
+    const request = { ...this.#at(options, { format }), method: "GET", path: this.#routes.archive, rawQuery: pathQuery("path", path) };
     return bodyOf(await this.#client.send(request), request);
-  }
-
-  /** @internal An archive, unpacked to a local directory. */
-  protected async packDirectory(rawQuery: string | undefined, local: string, options: Access | undefined): Promise<DownloadReport> {
-    const archive = await this.pack(rawQuery, { ...options, format: "tar.gz" } as Access & { format: ArchiveFormat });
-    return extract(readTar(streamOf(gunzipIfNeeded(archive))), local);
   }
 
   #at(options: Access | undefined, query: Query): { query: Query; signal: AbortSignal | undefined } {
@@ -149,7 +157,7 @@ export abstract class FileTree<Access extends Abortable = Abortable> {
   }
 }
 
-export function isRepeatable(content: Content): boolean {
+function isRepeatable(content: Content): boolean {
   return typeof content === "string" || content instanceof Uint8Array || content instanceof ArrayBuffer || content instanceof Blob;
 }
 
@@ -162,8 +170,8 @@ export function modeOf(mode: string | number | undefined): string | undefined {
   return typeof mode === "number" ? mode.toString(8).padStart(4, "0") : mode;
 }
 
-/** The body of an answer, with the errors of a broken connection made the SDK's own. */
-function bodyOf(response: Response, request: { method: string; path: string; signal?: AbortSignal | undefined }): ReadableStream<Uint8Array> {
+/** The body of an answer, as it comes, with the errors of a broken connection made the SDK's own. */
+export function bodyOf(response: Response, request: { method: string; path: string; signal?: AbortSignal | undefined }): ReadableStream<Uint8Array> {
   const { body } = response;
   return streamOf((async function* (): AsyncGenerator<Uint8Array> {
     if (body === null) return;

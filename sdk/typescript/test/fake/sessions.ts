@@ -107,7 +107,7 @@ export class FakeSessions {
     const inside = { files: "files/list", "files/content": "files", archive: "archive" }[route];
     if (inside === undefined) throw notFound("route");
     if (session.ended) throw gone(session);
-    query.set("path", below(route === "archive" ? "" : (query.get("path") ?? "")));
+    query.set("path", below(query.get("path") ?? ""));
     return session.files.handle(req, res, inside, query);
   }
 

@@ -54,6 +54,7 @@ export function jobTests(shared: Shared): void {
       assert.equal(file?.path, "/output/made.txt", JSON.stringify(done));
       assert.equal(new TextDecoder().decode(file?.data), "grüße");
       assert.equal(new TextDecoder().decode(await job.readOutput("/output/made.txt")), "grüße");
+      assert.equal(Buffer.concat(await collect(await job.readOutputStream(file as { path: string }))).toString(), "grüße");
       assert.ok(done.filesChanged.some((change) => change.path === "/output/made.txt" && change.op === "create"));
       assert.equal((await fails(job.readOutput("/output/missing"))).status, 404);
     });

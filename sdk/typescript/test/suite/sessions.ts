@@ -74,23 +74,24 @@ export function sessionTests(shared: Shared): void {
       assert.equal((await fails(files.head("dir"))).reason, "not_found");
     });
 
-    it("are exported and imported whole", async (t) => {
+    it("are exported and imported, whole and in part", async (t) => {
       if (!needs(t, shared, "PUT", `${path}/{id}/archive`)) return;
       const { files } = session;
-      const report = await files.uploadArchive(createTar([{ path: "tree", type: "directory" }, { path: "tree/f", data: "hi" }]), { format: "tar" });
+      const report = await files.uploadArchive("/", createTar([{ path: "tree", type: "directory" }, { path: "tree/f", data: "hi" }]), { format: "tar" });
       assert.equal(report.files, 1);
       const seen: Record<string, string> = {};
-      for await (const entry of readTar(await files.downloadArchive({ format: "tar" }))) {
+      for await (const entry of readTar(await files.downloadArchive("/", { format: "tar" }))) {
         if (entry.type === "file") seen[entry.path.replace(/^\.\//, "")] = await entry.text();
       }
       assert.equal(seen["tree/f"], "hi");
       const local = fs.mkdtempSync(join(tmpdir(), "cay-ts-session-"));
       try {
-        await files.downloadDirectory(local);
-        assert.equal(fs.readFileSync(join(local, "tree/f"), "utf8"), "hi");
-        fs.writeFileSync(join(local, "tree/g"), "more");
-        await files.uploadDirectory(local);
-        assert.equal(await files.readText("tree/g"), "more");
+        await files.downloadDirectory("tree", local);
+        assert.deepEqual(fs.readdirSync(local), ["f"]);
+        fs.writeFileSync(join(local, "g"), "more");
+        await files.uploadDirectory(local, "copy/of");
+        assert.equal(await files.readText("copy/of/f"), "hi");
+        assert.equal(await files.readText("copy/of/g"), "more");
       } finally {
         fs.rmSync(local, { recursive: true });
       }
