@@ -74,6 +74,8 @@ type Sessions interface {
 	// Enter returns a sandbox in which the session's files can be reached at cay.SessionPath, counting as use of the session: one that
 	// uses it, or a small one that serves it, made on first use and gone a while after the last.
 	Enter(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error)
+	// Available reports whether there is a worker that can have volumes.
+	Available() bool
 }
 
 // Nodes finds the node of a sandbox; internal/control/nodes implements it. Errors of calls go through noderpc.Decode.

@@ -131,12 +131,13 @@ type infoOutput struct {
 // features names the parts of the contract that this version has.
 var features = []string{"sandboxes", "exec", "exec.sse", "exec.websocket", "terminal", "processes", "files", "tickets", "idempotency"}
 
+// features names what this server has.
 func (a *API) features() []string {
 	all := slices.Clone(features)
 	if a.Jobs != nil {
 		all = append(all, "jobs")
 	}
-	if a.Sessions != nil {
+	if a.Sessions != nil && a.Sessions.Available() {
 		all = append(all, "sessions")
 	}
 	return all

@@ -56,15 +56,35 @@ func Error(err error) error {
 		return err
 	}
 	out := *e
-	for _, quote := range []string{"`", `"`} {
-		for _, end := range []string{quote, "."} {
-			out.Detail = strings.ReplaceAll(out.Detail, quote+first+end, quote+spelled+end)
-		}
-	}
+	out.Detail = replaceWord(e.Detail, first, spelled)
 	if out.Field = spelled; nested {
 		out.Field += "." + rest
 	}
 	return &out
+}
+
+// replaceWord replaces a name wherever it is not part of a longer one.
+func replaceWord(text, old, spelled string) string {
+	var out strings.Builder
+	for {
+		at := strings.Index(text, old)
+		if at < 0 {
+			return out.String() + text
+		}
+		end := at + len(old)
+		whole := (at == 0 || !inName(text[at-1])) && (end == len(text) || !inName(text[end]))
+		out.WriteString(text[:at])
+		if whole {
+			out.WriteString(spelled)
+		} else {
+			out.WriteString(old)
+		}
+		text = text[end:]
+	}
+}
+
+func inName(c byte) bool {
+	return c == '_' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
 }
 
 // Name spells a name of snake_case in camelCase.
