@@ -65,6 +65,7 @@ type JobSpec struct {
 	Language      string            `json:"language"`
 	Env           map[string]string `json:"env"`
 	Timeout       time.Duration     `json:"timeout_ns"`
+	QueueTimeout  time.Duration     `json:"queue_timeout_ns"` // until it has to run, of each attempt
 	SessionShared bool              `json:"session_shared"`
 
 	// What its sandbox is asked for; nil: the default.

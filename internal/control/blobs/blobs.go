@@ -76,7 +76,12 @@ func (b *Bucket) Write(ctx context.Context, key string, r io.Reader) (n int64, e
 
 // Read opens what is under a key; cay.NotFound when there is nothing.
 func (b *Bucket) Read(ctx context.Context, key string) (io.ReadCloser, error) {
-	r, err := b.bucket.NewReader(ctx, key, nil)
+	return b.ReadRange(ctx, key, 0, -1)
+}
+
+// ReadRange opens length bytes of what is under a key, from an offset on; -1: all that follow. Fewer when it ends before.
+func (b *Bucket) ReadRange(ctx context.Context, key string, offset, length int64) (io.ReadCloser, error) {
+	r, err := b.bucket.NewRangeReader(ctx, key, offset, length, nil)
 	if gcerrors.Code(err) == gcerrors.NotFound {
 		return nil, cay.Errorf(cay.NotFound, "it is not kept any more").Because(err)
 	}

@@ -59,6 +59,22 @@ func TestBlobsInAFolderAndInS3(t *testing.T) {
 				t.Errorf("read: %d bytes, %v", len(got), err)
 			}
 
+			for _, part := range [][2]int64{{0, 3}, {7, 100}, {int64(len(data)) - 5, -1}, {int64(len(data)) - 5, 5}, {0, -1}} {
+				end := int64(len(data))
+				if part[1] >= 0 {
+					end = part[0] + part[1]
+				}
+				r, err := b.ReadRange(t.Context(), "jobs/a/output", part[0], part[1])
+				if err != nil {
+					t.Fatal(err)
+				}
+				got, err := io.ReadAll(r)
+				_ = r.Close()
+				if err != nil || !bytes.Equal(got, data[part[0]:end]) {
+					t.Errorf("%d bytes from %d: %d, %v", part[1], part[0], len(got), err)
+				}
+			}
+
 			broken := errors.New("cut off")
 			if _, err := b.Write(t.Context(), "jobs/a/output", io.MultiReader(strings.NewReader("half"), iotest.ErrReader(broken))); !errors.Is(err, broken) {
 				t.Errorf("a write from a broken reader: %v", err)

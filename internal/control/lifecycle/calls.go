@@ -46,6 +46,12 @@ func (s *Sandboxes) Create(ctx context.Context, project cay.ID, req cay.CreateSa
 	return s.seen(sb), nil
 }
 
+// Check answers why a create would be refused whatever the platform has to do at the moment, or nil.
+func (s *Sandboxes) Check(req cay.CreateSandbox) error {
+	_, _, err := s.resolve(req)
+	return err
+}
+
 // made finds what an earlier create of the same id has made; cay.NotFound when there was none.
 func (s *Sandboxes) made(ctx context.Context, project cay.ID, req cay.CreateSandbox) (*cay.Sandbox, error) {
 	sb, err := s.store.Sandbox(ctx, req.ID)
