@@ -21,6 +21,7 @@ import (
 	"github.com/cayhq/cay/internal/control/api"
 	"github.com/cayhq/cay/internal/control/auth"
 	"github.com/cayhq/cay/internal/control/blobs"
+	"github.com/cayhq/cay/internal/control/jobs"
 	"github.com/cayhq/cay/internal/control/lifecycle"
 	"github.com/cayhq/cay/internal/control/nodes"
 	"github.com/cayhq/cay/internal/control/ports"
@@ -39,6 +40,7 @@ var (
 	_ api.Nodes     = (*nodes.Nodes)(nil)
 	_ api.Auth      = (*auth.Auth)(nil)
 	_ api.Ports     = (*ports.Ports)(nil)
+	_ api.Jobs      = (*jobs.Jobs)(nil)
 	_ api.Sessions  = (*sessions.Sessions)(nil)
 )
 
@@ -124,6 +126,7 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	life := lifecycle.New(lifeConfig(c), st, workers, log)
 	volumes := sessions.New(sessionConfig(c), st, life, workers, bucket, log)
 	queue := scheduler.New(queueConfig(c), st, workers, life, volumes, log)
+	programs := jobs.New(jobConfig(c), st, life, workers, bucket, log)
 	if err := life.Start(ctx, queue.Wake); err != nil {
 		return fmt.Errorf("read the sandboxes: %w", err)
 	}
@@ -150,10 +153,14 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	defer queue.Stop()
 	volumes.Start()
 	defer volumes.Stop()
+	if err := programs.Start(ctx); err != nil {
+		return err
+	}
+	defer programs.Stop()
 
 	proxy := ports.New(portConfig(c, listener.Addr(), log), st, life, workers, keys)
 	handler, err := api.New(api.Config{
-		Sandboxes: life, Nodes: workers, Auth: keys, Ports: proxy, Sessions: volumes, Idempotency: st.Idempotency(),
+		Sandboxes: life, Nodes: workers, Auth: keys, Ports: proxy, Jobs: programs, Sessions: volumes, Idempotency: st.Idempotency(),
 		Version: Version, AllowedOrigins: c.Origins, AllowedHosts: c.Hosts, Logger: log,
 	})
 	if err != nil {
@@ -227,6 +234,15 @@ func queueConfig(c config.Config) scheduler.Config {
 	q := scheduler.DefaultConfig()
 	q.Overcommit.CPU = c.CPUOvercommit
 	return q
+}
+
+func jobConfig(c config.Config) jobs.Config {
+	j := jobs.DefaultConfig()
+	if c.JobConcurrency > 0 {
+		j.Concurrency = int(c.JobConcurrency)
+	}
+	j.MaxQueued, j.Retention = c.MaxJobsProject, seconds(c.JobRetentionSeconds)
+	return j
 }
 
 func sessionConfig(c config.Config) sessions.Config {
