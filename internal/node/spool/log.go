@@ -1,7 +1,6 @@
 package spool
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -84,9 +83,10 @@ func (l *Log) Append(s cay.Stream, offset int64, data []byte) error {
 		return fmt.Errorf("%w: too much", ErrOrder)
 	}
 	before := l.disk()
+	ms := min(max(0, l.spool.now().UnixMilli()), maxMS)
 	var storeErr error
 	for len(data) > 0 {
-		n, err := l.write(s, data)
+		n, err := l.write(s, data, ms)
 		if err != nil {
 			storeErr = &StoreError{err}
 			n = len(data)
@@ -105,18 +105,17 @@ func (l *Log) Append(s cay.Stream, offset int64, data []byte) error {
 
 func (l *Log) disk() int64 { return l.streams[0].disk + l.streams[1].disk + l.report.size }
 
-// write stores a prefix of data as one record and reports its length. With l.mu.
-func (l *Log) write(s cay.Stream, data []byte) (int, error) {
+// write stores a prefix of data, which came at ms, as one record and reports its length. With l.mu.
+func (l *Log) write(s cay.Stream, data []byte, ms int64) (int, error) {
 	st := &l.streams[s-1]
-	room, err := l.open(s)
+	room, err := l.open(s, ms)
 	if err != nil {
 		return 0, err
 	}
 	n := int(min(int64(len(data)), room, maxRecord))
 	seg := st.segs[len(st.segs)-1]
-	gap := l.produced - seg.end
-	b := binary.AppendUvarint(l.scratch[:0], uint64(gap))
-	b = binary.AppendUvarint(b, uint64(n))
+	ms = max(ms, seg.last) // within a segment no clock goes back
+	b := appendRecord(l.scratch[:0], record{gap: uint64(l.produced - seg.end), n: uint64(n), elapsed: uint64(ms - seg.last)})
 	b = append(b, data[:n]...)
 	if cap(b) <= 256<<10 {
 		l.scratch = b
@@ -131,12 +130,12 @@ func (l *Log) write(s cay.Stream, data []byte) (int, error) {
 	seg.fileSize += int64(len(b))
 	st.disk += int64(len(b))
 	seg.data += int64(n)
-	seg.end = l.produced + int64(n)
+	seg.end, seg.last = l.produced+int64(n), ms
 	return n, nil
 }
 
-// open makes sure that the stream's last segment can take data and says how many bytes. With l.mu.
-func (l *Log) open(s cay.Stream) (int64, error) {
+// open makes sure that the stream's last segment can take data, which came at ms, and says how many bytes. With l.mu.
+func (l *Log) open(s cay.Stream, ms int64) (int64, error) {
 	st := &l.streams[s-1]
 	head, _ := halves(l.meta.MaxOutput)
 	size := segmentSize(l.meta.MaxOutput)
@@ -158,7 +157,7 @@ func (l *Log) open(s cay.Stream) (int64, error) {
 	if err := l.makeDir(); err != nil {
 		return 0, err
 	}
-	seg, f, err := createSegment(l.dir, s, st.nextSeq, l.produced, st.size)
+	seg, f, err := createSegment(l.dir, s, st.nextSeq, l.produced, st.size, ms)
 	if err != nil {
 		return 0, err
 	}

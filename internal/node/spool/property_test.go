@@ -4,13 +4,15 @@ import (
 	"bytes"
 	"os"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/cayhq/cay"
 )
 
-// Whatever is appended, repeated and restarted, readers see every byte once or as a gap, and collecting keeps head and tail.
+// Whatever is appended, repeated and restarted, readers see every byte once or as a gap, with the time when it came, and collecting keeps
+// head and tail.
 func TestOutputIsSeenOnceOrAsAGap(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		dir, err := os.MkdirTemp("", "spool")
@@ -19,7 +21,9 @@ func TestOutputIsSeenOnceOrAsAGap(t *testing.T) {
 		}
 		defer os.RemoveAll(dir)
 		limit := rapid.Int64Range(1, 400_000).Draw(rt, "limit")
-		s, err := Open(dir, Options{})
+		now := time.UnixMilli(1_772_366_400_123)
+		opts := Options{Now: func() time.Time { return now }}
+		s, err := Open(dir, opts)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -31,6 +35,7 @@ func TestOutputIsSeenOnceOrAsAGap(t *testing.T) {
 		var combined []byte    // every byte
 		var streams [2][]byte  // by stream
 		var owner []cay.Stream // whose each byte is
+		var came []time.Time   // when each byte came
 		var fill byte
 		rt.Repeat(map[string]func(*rapid.T){
 			"append": func(rt *rapid.T) {
@@ -48,7 +53,11 @@ func TestOutputIsSeenOnceOrAsAGap(t *testing.T) {
 				streams[stream-1] = append(streams[stream-1], run...)
 				for range run {
 					owner = append(owner, stream)
+					came = append(came, now)
 				}
+			},
+			"wait": func(rt *rapid.T) {
+				now = now.Add(rapid.SampledFrom([]time.Duration{time.Millisecond, 400 * time.Millisecond, time.Minute}).Draw(rt, "time"))
 			},
 			"repeat": func(rt *rapid.T) {
 				at := rapid.IntRange(0, len(combined)).Draw(rt, "at")
@@ -61,7 +70,7 @@ func TestOutputIsSeenOnceOrAsAGap(t *testing.T) {
 					rt.Fatal(err)
 				}
 				s.Close()
-				if s, err = Open(dir, Options{}); err != nil {
+				if s, err = Open(dir, opts); err != nil {
 					rt.Fatal(err)
 				}
 				l, _ = s.Get(id)
@@ -84,6 +93,14 @@ func TestOutputIsSeenOnceOrAsAGap(t *testing.T) {
 					}
 					if len(c.Data) > 0 && owner[at] != c.Stream {
 						rt.Fatalf("bytes at %d are of %s", at, owner[at])
+					}
+					switch last := at + int64(len(c.Data)) - 1; {
+					case c.Gap > 0 && !c.At.IsZero():
+						rt.Fatalf("the gap at %d has a time", at)
+					case c.Gap == 0 && !c.At.Equal(came[at]):
+						rt.Fatalf("the byte at %d came at %v, not %v", at, came[at], c.At)
+					case c.Gap == 0 && came[last].Sub(came[at]) > MaxSpan:
+						rt.Fatalf("the run at %d took %v", at, came[last].Sub(came[at]))
 					}
 					at += int64(len(c.Data)) + c.Gap
 				}
@@ -112,7 +129,8 @@ func TestOutputIsSeenOnceOrAsAGap(t *testing.T) {
 
 func FuzzScan(f *testing.F) {
 	f.Add([]byte(segmentMagic + "\x01"))
-	f.Add(append([]byte(segmentMagic+"\x01"), append(make([]byte, 16), 0, 3, 'a', 'b', 'c', 1, 1, 'd')...))
+	f.Add(append([]byte(segmentMagic+"\x01"), append(make([]byte, 24), 0, 3, 'a', 'b', 'c', 3, 1, 5, 'd')...))
+	f.Add(append([]byte(untimedMagic+"\x01"), append(make([]byte, 16), 0, 3, 'a', 'b', 'c', 1, 1, 'd')...))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		seg, err := scan(bytes.NewReader(b), cay.Stdout)
 		if err != nil {
@@ -126,9 +144,10 @@ func FuzzScan(f *testing.F) {
 
 // A directory with anything in it can be opened, read, collected and appended to.
 func FuzzRecovery(f *testing.F) {
-	good := append([]byte(segmentMagic+"\x01"), append(make([]byte, 16), 0, 3, 'a', 'b', 'c', 1, 1, 'd')...)
+	good := append([]byte(segmentMagic+"\x01"), append(make([]byte, 24), 0, 3, 'a', 'b', 'c', 3, 1, 5, 'd')...)
 	f.Add(good, good, []byte(`{"max_output_bytes":100,"stdout_size":9}`))
 	f.Add([]byte{}, good[:20], []byte(`{`))
+	f.Add(append([]byte(untimedMagic+"\x01"), append(make([]byte, 16), 0, 3, 'a', 'b', 'c', 1, 1, 'd')...), good, []byte(`{}`))
 	f.Fuzz(func(t *testing.T, stdout, stderr, record []byte) {
 		dir := t.TempDir()
 		id := cay.NewID(cay.PrefixProcess)

@@ -1,18 +1,21 @@
 package spool
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/cayhq/cay"
 )
 
-// MaxChunk is the most data that one Chunk carries.
-const MaxChunk = 128 << 10
+// A Chunk carries at most MaxChunk bytes, and none that came more than MaxSpan after its first.
+const (
+	MaxChunk = 128 << 10
+	MaxSpan  = time.Second
+)
 
 // Chunk is a run of output, or of missing output.
 type Chunk struct {
@@ -20,6 +23,16 @@ type Chunk struct {
 	Offset int64  // of its first byte: combined for a Reader, of the stream for Collect
 	Data   []byte // valid until the next call; nil for a gap
 	Gap    int64  // bytes that were not kept
+
+	// At is when the first of it came, to the millisecond; zero for a gap, and where it was not noted.
+	At time.Time
+}
+
+func atMS(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
 }
 
 // Reader reads a process's output in the order it was produced. It is not safe for concurrent use, never holds back the writer, and
@@ -89,13 +102,13 @@ func (r *Reader) Next() (c Chunk, ok bool, err error) {
 	if r.buf == nil {
 		r.buf = make([]byte, MaxChunk)
 	}
-	n := 0
+	n, first := 0, next.recMS
 	for n < len(r.buf) {
 		found, err := next.peek()
 		if err != nil {
 			return Chunk{}, false, fmt.Errorf("read output of %s: %w", next.stream, err)
 		}
-		if !found || next.recAt != r.pos+int64(n) {
+		if !found || next.recAt != r.pos+int64(n) || next.recMS-first > MaxSpan.Milliseconds() {
 			break
 		}
 		m, err := next.read(r.buf[n:])
@@ -104,7 +117,7 @@ func (r *Reader) Next() (c Chunk, ok bool, err error) {
 		}
 		n += m
 	}
-	c = Chunk{Stream: next.stream, Offset: r.pos, Data: r.buf[:n]}
+	c = Chunk{Stream: next.stream, Offset: r.pos, Data: r.buf[:n], At: atMS(first)}
 	r.pos += int64(n)
 	return c, true, nil
 }
@@ -155,8 +168,9 @@ type cursor struct {
 	unread []byte // part of buf
 	at     int64  // combined offset behind the last record
 	sat    int64  // stream offset behind it
+	ms     int64  // when it came
 
-	recAt, recStreamAt, recLeft int64 // the record in hand
+	recAt, recStreamAt, recLeft, recMS int64 // the record in hand
 }
 
 func (c *cursor) close() {
@@ -177,19 +191,17 @@ func (c *cursor) peek() (bool, error) {
 		if c.left() == 0 {
 			continue
 		}
-		gap, err := binary.ReadUvarint(c)
+		rec, ok, err := c.seg.readRecord(c)
 		if err != nil {
 			return false, c.damaged(err)
 		}
-		n, err := binary.ReadUvarint(c)
-		if err != nil {
-			return false, c.damaged(err)
-		}
-		if n == 0 || n > maxRecord || gap > maxOffset || int64(n) > c.left() {
+		if !ok || int64(rec.n) > c.left() {
 			return false, errCorrupt
 		}
-		c.recAt, c.recStreamAt, c.recLeft = c.at+int64(gap), c.sat, int64(n)
-		c.at, c.sat = c.recAt+int64(n), c.sat+int64(n)
+		c.recAt, c.recStreamAt, c.recLeft = c.at+int64(rec.gap), c.sat, int64(rec.n)
+		c.at, c.sat = c.recAt+int64(rec.n), c.sat+int64(rec.n)
+		c.ms = min(c.ms+int64(rec.elapsed), maxMS)
+		c.recMS = c.ms
 		if skip := min(c.seek-c.recAt, c.recLeft); skip > 0 {
 			c.skip(skip)
 			c.recAt, c.recStreamAt, c.recLeft = c.recAt+skip, c.recStreamAt+skip, c.recLeft-skip
@@ -239,8 +251,8 @@ func (c *cursor) advance() (bool, error) {
 		}
 		c.close()
 		c.file, c.seg, c.limit = f, next, limit
-		c.pos, c.unread = int64(segmentHeader), nil
-		c.at, c.sat = next.start, next.streamStart
+		c.pos, c.unread = next.size, nil
+		c.at, c.sat, c.ms = next.start, next.streamStart, next.ms
 		return true, nil
 	}
 }
@@ -271,7 +283,7 @@ func (c *cursor) fill() error {
 	return nil
 }
 
-// ReadByte reads a byte of the segment, for binary.ReadUvarint.
+// ReadByte reads a byte of the segment, for readRecord.
 func (c *cursor) ReadByte() (byte, error) {
 	if len(c.unread) == 0 {
 		if err := c.fill(); err != nil {
@@ -322,6 +334,7 @@ func (l *Log) Collect(s cay.Stream, yield func(Chunk) error) (size int64, err er
 	defer cur.close()
 	buf := make([]byte, MaxChunk)
 	chunk := Chunk{Stream: s, Data: buf[:0]}
+	var first int64 // when the chunk's first byte came
 	flush := func() error {
 		if len(chunk.Data) == 0 {
 			return nil
@@ -345,11 +358,14 @@ func (l *Log) Collect(s cay.Stream, yield func(Chunk) error) (size int64, err er
 			cur.recAt, cur.recStreamAt, cur.recLeft = cur.recAt+n, cur.recStreamAt+n, cur.recLeft-n
 			continue
 		}
-		if len(chunk.Data) == len(buf) || chunk.Offset+int64(len(chunk.Data)) != cur.recStreamAt {
+		if len(chunk.Data) == len(buf) || chunk.Offset+int64(len(chunk.Data)) != cur.recStreamAt || cur.recMS-first > MaxSpan.Milliseconds() {
 			if err := flush(); err != nil {
 				return size, err
 			}
-			chunk.Offset = cur.recStreamAt
+		}
+		if len(chunk.Data) == 0 {
+			first = cur.recMS
+			chunk.Offset, chunk.At = cur.recStreamAt, atMS(first)
 		}
 		n, err := cur.read(buf[len(chunk.Data):])
 		if err != nil {

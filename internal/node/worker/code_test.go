@@ -4,6 +4,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
@@ -137,8 +138,12 @@ func TestOutputIsReadByPageAndStdinByWriter(t *testing.T) {
 	if st := w.next().GetStarted(); st == nil || st.StdinOffset != 5 {
 		t.Fatalf("got %v", st)
 	}
-	if s.next().GetData() == nil || s.next().GetExit() == nil {
+	data := s.next().GetData()
+	if data == nil || s.next().GetExit() == nil {
 		t.Fatal("the process did not end")
+	}
+	if since := time.Since(time.UnixMilli(data.AtUnixMs)); since < -time.Second || since > time.Minute {
+		t.Errorf("the output came %v ago", since)
 	}
 	if _, err := attach().Receive(); cay.ReasonOf(noderpc.Decode(err)) != cay.Conflict {
 		t.Errorf("a writer after the end: %v", err)
@@ -146,6 +151,8 @@ func TestOutputIsReadByPageAndStdinByWriter(t *testing.T) {
 	page, err := n.ReadOutput(t.Context(), connect.NewRequest(&nodev1.ReadOutputRequest{SandboxId: sandbox, ProcessId: id, Offset: 1, Limit: 3}))
 	if err != nil || page.Msg.NextOffset != 4 || page.Msg.Produced != 5 || string(page.Msg.Runs[0].Data) != "ell" || page.Msg.Process.Status != "exited" {
 		t.Errorf("%v %v", page, err)
+	} else if kept := page.Msg.Runs[0].AtUnixMs; kept != data.AtUnixMs {
+		t.Errorf("what was sent as of %d is kept as of %d", data.AtUnixMs, kept)
 	}
 	for _, offset := range []int64{-1, 6} {
 		_, err := n.ReadOutput(t.Context(), connect.NewRequest(&nodev1.ReadOutputRequest{SandboxId: sandbox, ProcessId: id, Offset: offset}))

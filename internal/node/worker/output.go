@@ -103,7 +103,7 @@ func (w *Worker) readOutput(r *nodev1.ReadOutputRequest) (*nodev1.ReadOutputResp
 		if !more {
 			break
 		}
-		run := &nodev1.ReadOutputResponse_Run{Stream: uint32(c.Stream), Offset: c.Offset, Gap: c.Gap}
+		run := &nodev1.ReadOutputResponse_Run{Stream: uint32(c.Stream), Offset: c.Offset, Gap: c.Gap, AtUnixMs: unixMS(c.At)}
 		if c.Gap == 0 {
 			run.Data = bytes.Clone(c.Data[:min(int64(len(c.Data)), left)])
 			left -= int64(len(run.Data))

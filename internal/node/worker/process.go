@@ -209,8 +209,16 @@ func sendKept(stream *processStream, log *spool.Log, which cay.Stream) error {
 
 func sendData(stream *processStream, c spool.Chunk) error {
 	return stream.Send(&nodev1.ProcessOutput{Output: &nodev1.ProcessOutput_Data{
-		Data: &nodev1.Data{Stream: uint32(c.Stream), Offset: c.Offset, Data: c.Data},
+		Data: &nodev1.Data{Stream: uint32(c.Stream), Offset: c.Offset, Data: c.Data, AtUnixMs: unixMS(c.At)},
 	}})
+}
+
+// unixMS is zero for the zero time.
+func unixMS(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.UnixMilli()
 }
 
 func sendExit(stream *processStream, log *spool.Log) error {
