@@ -95,7 +95,11 @@ func (s *Sandboxes) timeUp(sb *cay.Sandbox, e *entry, at time.Time) error {
 		if at.Before(sb.QueueDeadline) || sb.LeaseUntil.After(at) {
 			return errUnchanged // while it boots, the boot decides
 		}
-		return failing(sb, cay.ReasonNoCapacity, "no worker had room for the sandbox within its queue timeout", at)
+		detail := "no worker had room for the sandbox within its queue timeout"
+		if sb.Detail != "" {
+			detail = "the sandbox could not be booted within its queue timeout: " + sb.Detail
+		}
+		return failing(sb, cay.ReasonNoCapacity, detail, at)
 	case cay.Ready:
 		reason := cay.ReasonTTLExpired
 		if at.Before(sb.ExpiresAt) {

@@ -314,7 +314,7 @@ func TestEveryOutcomeOfAnOlderAttemptIsRefused(t *testing.T) {
 	w := start(t, lifecycle.DefaultConfig(), worker)
 	id := w.create(cay.CreateSandbox{}).ID
 	old := w.lease(cay.OpCreate).Attempt
-	w.ok(w.Retry(t.Context(), id, old, 0, false, true))
+	w.ok(w.Retry(t.Context(), id, old, 0, false, true, ""))
 	w.lease(cay.OpCreate)
 	ctx := t.Context()
 	for name, err := range map[string]error{
@@ -324,7 +324,7 @@ func TestEveryOutcomeOfAnOlderAttemptIsRefused(t *testing.T) {
 		"frozen":    w.Frozen(ctx, id, old),
 		"thawed":    w.Thawed(ctx, id, old),
 		"refused":   w.Refused(ctx, id, old, errors.New("x")),
-		"retry":     w.Retry(ctx, id, old, 0, true, true),
+		"retry":     w.Retry(ctx, id, old, 0, true, true, ""),
 	} {
 		if cay.ReasonOf(err) != cay.Conflict {
 			t.Errorf("%s: %v", name, err)

@@ -1,7 +1,10 @@
 package lifecycle_test
 
 import (
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/control/lifecycle"
@@ -65,4 +68,17 @@ func TestASessionNeedsAWellFormedIDAndAWorkerThatCanMount(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestWhatKeptASandboxFromBootingInTimeIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, lifecycle.DefaultConfig(), worker)
+		sb := w.create(cay.CreateSandbox{QueueTimeout: ptr(time.Minute)})
+		leased := w.lease(cay.OpCreate)
+		w.ok(w.Retry(t.Context(), leased.ID, leased.Attempt, 0, false, false, "its files cannot be read now"))
+		after(time.Minute)
+		if got := w.get(sb.ID); got.Status != cay.Failed || !strings.Contains(got.Detail, "its files cannot be read now") {
+			t.Errorf("%s (%s, %q), want FAILED and why", got.Status, got.StatusReason, got.Detail)
+		}
+	})
 }

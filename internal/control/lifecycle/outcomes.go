@@ -30,7 +30,7 @@ func (s *Sandboxes) Booted(ctx context.Context, id cay.ID, attempt int64, ms cay
 			return err
 		}
 		ms.Total = at.Sub(sb.CreatedAt).Milliseconds()
-		sb.CreateMS = ms
+		sb.CreateMS, sb.Detail = ms, ""
 		settled(sb)
 		return nil
 	})
@@ -99,8 +99,8 @@ func (s *Sandboxes) Refused(ctx context.Context, id cay.ID, attempt int64, why e
 }
 
 // Retry gives the lease back, to be taken again after a while. failure counts one failure of the sandbox itself. elsewhere gives up the
-// place on its worker, where nothing of it may be left.
-func (s *Sandboxes) Retry(ctx context.Context, id cay.ID, attempt int64, after time.Duration, failure, elsewhere bool) error {
+// place on its worker, where nothing of it may be left. detail is what its owner may read meanwhile; "" when that is nothing new.
+func (s *Sandboxes) Retry(ctx context.Context, id cay.ID, attempt int64, after time.Duration, failure, elsewhere bool, detail string) error {
 	_, err := s.mutate(ctx, id, func(sb *cay.Sandbox) error {
 		if err := leased(sb, attempt, cay.OpCreate, cay.OpDestroy, cay.OpPause, cay.OpResume); err != nil {
 			return err
@@ -111,6 +111,9 @@ func (s *Sandboxes) Retry(ctx context.Context, id cay.ID, attempt int64, after t
 		}
 		if failure {
 			sb.FailureCount++
+		}
+		if detail != "" && sb.Op == cay.OpCreate {
+			sb.Detail = detail
 		}
 		if elsewhere && sb.Op == cay.OpCreate {
 			sb.WorkerID = ""

@@ -40,7 +40,7 @@ type Life interface {
 	Frozen(ctx context.Context, id cay.ID, attempt int64) error
 	Thawed(ctx context.Context, id cay.ID, attempt int64) error
 	Refused(ctx context.Context, id cay.ID, attempt int64, why error) error
-	Retry(ctx context.Context, id cay.ID, attempt int64, after time.Duration, failure, elsewhere bool) error
+	Retry(ctx context.Context, id cay.ID, attempt int64, after time.Duration, failure, elsewhere bool, detail string) error
 	Redirect(ctx context.Context, id cay.ID, attempt int64, worker cay.ID) error
 }
 

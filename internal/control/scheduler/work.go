@@ -33,7 +33,7 @@ func (s *Scheduler) work(ctx context.Context, w *work) {
 	switch {
 	case err == nil:
 	case ctx.Err() != nil: // stopping
-		err = s.life.Retry(report, w.sb.ID, w.sb.Attempt, 0, false, false)
+		err = s.life.Retry(report, w.sb.ID, w.sb.Attempt, 0, false, false, "")
 	default:
 		err = s.failed(report, w.sb, err)
 	}
@@ -134,9 +134,9 @@ func (s *Scheduler) failed(ctx context.Context, sb *cay.Sandbox, err error) erro
 		if reason == cay.NotImplemented || reason == cay.Unprocessable || sb.FailureCount+1 >= maxMoves {
 			return s.life.Refused(ctx, sb.ID, sb.Attempt, err)
 		}
-		return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(sb.FailureCount+1), true, false)
+		return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(sb.FailureCount+1), true, false, "")
 	default:
-		return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(sb.FailureCount+1), true, false)
+		return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(sb.FailureCount+1), true, false, "")
 	}
 }
 
@@ -147,9 +147,9 @@ func (s *Scheduler) bootFailed(ctx context.Context, sb *cay.Sandbox, reason cay.
 	switch reason {
 	case cay.Unavailable, cay.WorkerLost, cay.NotReady, cay.PreconditionFailed, cay.Conflict:
 		// The platform's fault: the worker could not be reached, adopts, or has seen a higher attempt.
-		return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(min(sb.Attempt, 8)), false, false)
+		return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(min(sb.Attempt, 8)), false, false, detail(err))
 	case cay.NoCapacity:
-		return s.life.Retry(ctx, sb.ID, sb.Attempt, capacityWait, false, true)
+		return s.life.Retry(ctx, sb.ID, sb.Attempt, capacityWait, false, true, "")
 	case cay.Unprocessable, cay.InvalidRequest, cay.InvalidImage, cay.Gone:
 		return s.life.BootFailed(ctx, sb.ID, sb.Attempt, cay.ReasonUnprocessable, detail(err))
 	case cay.NotImplemented:
@@ -158,7 +158,7 @@ func (s *Scheduler) bootFailed(ctx context.Context, sb *cay.Sandbox, reason cay.
 	if sb.FailureCount+1 >= s.cfg.MaxBoots {
 		return s.life.BootFailed(ctx, sb.ID, sb.Attempt, cay.ReasonBootFailed, detail(err))
 	}
-	return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(sb.FailureCount+1), true, false)
+	return s.life.Retry(ctx, sb.ID, sb.Attempt, backoff(sb.FailureCount+1), true, false, detail(err))
 }
 
 // detail is the sentence on a failed boot that its owner may read.
