@@ -23,7 +23,7 @@ import (
 type Residue struct {
 	Processes []string
 	Mounts    []string
-	Loops     []string // loop devices of its volumes
+	Loops     []string // loop devices of its volumes, unless another installation's sandbox may keep them
 	Cgroups   []string
 	Sockets   []string
 	Files     []string // directories of sandboxes, and their state in the run directory
@@ -134,7 +134,17 @@ func (i *Instance) mounts() []string {
 	return out
 }
 
+// loops leaves them out while sandboxes of others run: one that booted while a volume was mounted keeps its device until it ends.
 func (i *Instance) loops() []string {
+	kernels := 0
+	for _, p := range Processes() {
+		if len(p.Cmdline) > 0 && strings.HasPrefix(filepath.Base(p.Cmdline[0]), "runsc-sandbox") {
+			kernels++
+		}
+	}
+	if kernels > len(i.Kernels()) {
+		return nil
+	}
 	var out []string
 	files, _ := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	for _, file := range files {

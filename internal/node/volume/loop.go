@@ -45,21 +45,30 @@ func attachLoop(f *os.File) (*os.File, error) {
 	return nil, errors.New("attach a loop device: others were always quicker")
 }
 
-// loopsOf lists the loop devices that stand for a file, also one that was removed meanwhile.
-func loopsOf(path string) ([]string, error) {
+// loopOf finds the loop device that stands for f, and keeps it for as long as it is open; nil when there is none.
+func loopOf(f *os.File) (*os.File, error) {
+	var image unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &image); err != nil {
+		return nil, fmt.Errorf("look for its loop device: %w", err)
+	}
 	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
 	if err != nil {
 		return nil, err
 	}
-	var out []string
 	for _, file := range files {
 		text, err := os.ReadFile(file)
+		if err != nil || strings.TrimSuffix(string(text), "\n") != f.Name() {
+			continue // another's, or detached meanwhile
+		}
+		device, err := os.OpenFile("/dev/"+filepath.Base(filepath.Dir(filepath.Dir(file))), os.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil {
-			continue // detached meanwhile
+			return nil, fmt.Errorf("open its loop device: %w", err)
 		}
-		if strings.TrimSuffix(strings.TrimSuffix(string(text), "\n"), " (deleted)") == path {
-			out = append(out, "/dev/"+filepath.Base(filepath.Dir(filepath.Dir(file))))
+		// The name is a hint: only an open device stays what it is.
+		if info, err := unix.IoctlLoopGetStatus64(int(device.Fd())); err == nil && info.Inode == image.Ino && info.Device == image.Dev {
+			return device, nil
 		}
+		device.Close()
 	}
-	return out, nil
+	return nil, nil
 }

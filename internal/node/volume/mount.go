@@ -140,15 +140,18 @@ func (s *Store) Settle(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// An image that the host's disk has no room for any more becomes read-only, rather than losing what is written to it.
+const (
+	mountFlags   = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOATIME
+	mountOptions = "discard,noinit_itable,errors=remount-ro"
+)
+
 // mount needs v.moving.
 func (s *Store) mount(ctx context.Context, v *volume) error {
 	if v.mounted {
 		return nil
 	}
 	image, point := s.image(v.name), s.mountPoint(v.name)
-	if err := awaitDetached(ctx, image); err != nil {
-		return err // two file systems on one image would destroy it
-	}
 	if err := os.Mkdir(point, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
 	}
@@ -157,14 +160,28 @@ func (s *Store) mount(ctx context.Context, v *volume) error {
 		return err
 	}
 	defer f.Close()
-	loop, err := attachLoop(f)
+	// Two file systems on one image would destroy it. Another mount namespace may keep one: it is taken up again.
+	loop, err := loopOf(f)
+	kept := loop != nil
+	if err == nil && !kept {
+		loop, err = attachLoop(f)
+	}
 	if err != nil {
 		return err
 	}
 	defer loop.Close() // the device goes when its last user does: from here on the mount
-	// An image that the host's disk has no room for any more becomes read-only, rather than losing what is written to it.
-	const options = "discard,noinit_itable,errors=remount-ro"
-	if err := unix.Mount(loop.Name(), point, "ext4", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOATIME, options); err != nil {
+	if kept {          // unmount has left it read-only, and so it must be mounted
+		err = unix.Mount(loop.Name(), point, "ext4", mountFlags|unix.MS_RDONLY, mountOptions)
+		if err == nil {
+			if err = unix.Mount("", point, "", mountFlags|unix.MS_REMOUNT, mountOptions); err != nil {
+				err = errors.Join(err, unix.Unmount(point, unix.UMOUNT_NOFOLLOW))
+			}
+		}
+	}
+	if !kept || errors.Is(err, unix.EBUSY) { // or it is writable after all: this process's predecessor was cut off
+		err = unix.Mount(loop.Name(), point, "ext4", mountFlags, mountOptions)
+	}
+	if err != nil {
 		return fmt.Errorf("its file system: %w", err)
 	}
 	v.mounted = true
@@ -196,7 +213,8 @@ func makeData(point string) error {
 	return errors.Join(unix.Fchmodat(dir, dataName, 0o755, 0), unix.Fchownat(dir, dataName, owner, owner, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// unmount writes everything to the image and lets go of it. It needs v.moving.
+// unmount writes everything to the image, so that it is whole and nothing will change it, and lets go of it. It needs v.moving. The file
+// system becomes read-only first, because the kernel keeps it for as long as another mount namespace has a copy of the mount.
 func (s *Store) unmount(ctx context.Context, v *volume) error {
 	if !v.mounted {
 		return nil
@@ -204,7 +222,10 @@ func (s *Store) unmount(ctx context.Context, v *volume) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := poll(ctx, func() (bool, error) {
-		err := unix.Unmount(s.mountPoint(v.name), unix.UMOUNT_NOFOLLOW)
+		err := unix.Mount("", s.mountPoint(v.name), "", mountFlags|unix.MS_REMOUNT|unix.MS_RDONLY, mountOptions)
+		if !errors.Is(err, unix.EBUSY) { // a file system that is broken goes all the same
+			err = unix.Unmount(s.mountPoint(v.name), unix.UMOUNT_NOFOLLOW)
+		}
 		if errors.Is(err, unix.EBUSY) {
 			return false, nil
 		}
@@ -217,25 +238,11 @@ func (s *Store) unmount(ctx context.Context, v *volume) error {
 		return busy(v.name, err)
 	}
 	v.mounted = false
-	return awaitDetached(ctx, s.image(v.name))
+	return nil
 }
 
 func busy(name string, err error) error {
 	return cay.Errorf(cay.Unavailable, "volume %s is still busy; try again", name).On("volumes").After(time.Second).Because(err)
-}
-
-// awaitDetached waits until no loop device has the image: until then a file system on it may still write.
-func awaitDetached(ctx context.Context, image string) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	err := poll(ctx, func() (bool, error) {
-		loops, err := loopsOf(image)
-		return len(loops) == 0, err
-	})
-	if err != nil {
-		return busy(filepath.Base(filepath.Dir(image)), err)
-	}
-	return nil
 }
 
 // poll asks until it is told that it is done.

@@ -168,10 +168,14 @@ func (s *Store) replace(temp, name string) error {
 	if err := sync2(filepath.Join(temp, imageName)); err != nil {
 		return err
 	}
+	old := filepath.Join(temp, imageName+".old")
+	if err := os.Link(s.image(name), old); err != nil {
+		return err
+	}
 	if err := os.Rename(filepath.Join(temp, imageName), s.image(name)); err != nil {
 		return err
 	}
-	return sync2(filepath.Dir(s.image(name)))
+	return errors.Join(sync2(filepath.Dir(s.image(name))), empty(old))
 }
 
 func (s *Store) receive(ctx context.Context, name string, size int64, sha string, r io.Reader, place func(temp, name string) error) error {

@@ -117,7 +117,8 @@ func (s *Store) Close() error {
 	if err != nil || len(mounted) > 0 {
 		return err
 	}
-	if err := unix.Unmount(s.dir, unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.EBUSY) {
+	// A loop device that somebody else keeps has its image open: that is no reason to keep the mount.
+	if err := unix.Unmount(s.dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("unmount %s: %w", s.dir, err)
 	}
 	return nil
@@ -506,8 +507,28 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	s.mu.Lock()
 	delete(s.volumes, v.name)
 	s.mu.Unlock()
-	if err := os.RemoveAll(temp); err != nil {
+	if err := errors.Join(empty(filepath.Join(temp, name, imageName)), os.RemoveAll(temp)); err != nil {
 		return fmt.Errorf("delete volume %s: %w", name, err)
 	}
 	return nil
+}
+
+// empty gives what an image takes of the disk back now: to remove it is not enough while another mount namespace keeps it.
+func empty(image string) error {
+	f, err := os.OpenFile(image, os.O_WRONLY|unix.O_NOFOLLOW, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, info.Size())
+	if errors.Is(err, unix.EOPNOTSUPP) {
+		return nil // then it is given back with the last who keeps it
+	}
+	return err
 }

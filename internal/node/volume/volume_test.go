@@ -46,8 +46,11 @@ func open(t *testing.T) *Store {
 		if err := (&Store{dir: dir, mkfs: "any"}).Close(); err != nil {
 			t.Error(err)
 		}
-		if loops := loopsBelow(t, dir); len(loops) > 0 {
-			t.Errorf("loop devices are left: %v", loops)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), patience)
+		defer cancel()
+		err = poll(ctx, func() (bool, error) { return len(loopsBelow(t, dir)) == 0, nil })
+		if err != nil {
+			t.Errorf("loop devices are left: %v", loopsBelow(t, dir))
 		}
 	})
 	return reopen(t, dir)
@@ -155,8 +158,8 @@ func TestAVolumeKeepsItsFilesFromUseToUse(t *testing.T) {
 		t.Errorf("after the end of one user the file has %d bytes", len(got))
 	}
 	b.mustRelease(t)
-	if loops := loopsBelow(t, s.dir); len(loops) > 0 {
-		t.Errorf("without users there are %v", loops)
+	if mounts, err := mountsBelow(s.dir); err != nil || len(mounts) > 0 {
+		t.Errorf("without users there are %v, %v", mounts, err)
 	}
 	c := s.mustAttach(t, "one", "sbx_c")
 	if got := read(t, filepath.Join(c.Dir(), "file")); len(got) != mib {
@@ -317,8 +320,8 @@ func TestARestartFindsWhatIsMountedAndEndsWhatNobodyUses(t *testing.T) {
 	if err := s.Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := loopsBelow(t, s.dir); len(got) != 1 || !strings.Contains(got[0], "/used/") {
-		t.Errorf("after the restart there are %v", got)
+	if got, err := mountsBelow(s.dir); err != nil || len(got) != 1 || !got[s.mountPoint("used")] {
+		t.Errorf("after the restart there are %v, %v", got, err)
 	}
 	other := s.mustAttach(t, "used", "c")
 	if got := read(t, filepath.Join(other.Dir(), "file")); got != "kept" {
@@ -336,32 +339,91 @@ func TestARestartFindsWhatIsMountedAndEndsWhatNobodyUses(t *testing.T) {
 	}
 }
 
-func TestAMountNamespaceThatSomebodyMakesMeanwhileKeepsNothingMounted(t *testing.T) {
-	s := open(t)
-	s.mustCreate(t, "one", 16*mib)
-	u := s.mustAttach(t, "one", "a")
-	// As a sandbox's processes do before they change their root.
-	cmd := exec.Command("unshare", "--mount", "--propagation", "slave", "sleep", "1000")
+// namespace starts a process with a copy of all mounts.
+func namespace(t *testing.T, propagation string) (end func()) {
+	t.Helper()
+	cmd := exec.Command("unshare", "--mount", "--propagation", propagation, "sleep", "1000")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	own, err := os.Readlink("/proc/self/ns/mnt")
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = poll(t.Context(), func() (bool, error) {
-		theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/mnt", cmd.Process.Pid))
-		comm, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
-		return theirs != own && string(comm) == "sleep\n", err
+	end = sync.OnceFunc(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	t.Cleanup(end)
+	err := poll(t.Context(), func() (bool, error) {
+		comm, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", cmd.Process.Pid))
+		return string(comm) == "sleep\n", err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	return end
+}
+
+func TestACopyOfTheHostsMountsThatFollowsThemKeepsNoVolume(t *testing.T) {
+	s := open(t)
+	s.mustCreate(t, "one", 16*mib)
+	u := s.mustAttach(t, "one", "a")
+	namespace(t, "slave")
 	u.mustRelease(t)
 	if loops := loopsBelow(t, s.dir); len(loops) > 0 {
 		t.Errorf("it is still mounted there: %v", loops)
 	}
+}
+
+func TestAVolumeThatAnotherNamespaceKeepsIsUsedExportedAndDeletedAllTheSame(t *testing.T) {
+	s := open(t)
+	s.mustCreate(t, "one", 16*mib)
+	u := s.mustAttach(t, "one", "a")
+	write(t, filepath.Join(u.Dir(), "file"), "first")
+	end := namespace(t, "private")
+	for i := range 3 {
+		u.mustRelease(t)
+		if loops := loopsBelow(t, s.dir); len(loops) != 1 {
+			t.Fatalf("the test wants it kept, and once: %v", loops)
+		}
+		var out bytes.Buffer
+		d, err := s.Export(t.Context(), "one", &out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := fmt.Sprintf("copy%d", i)
+		if _, err := s.Import(t.Context(), name, 16*mib, d.SHA256, &out); err != nil {
+			t.Fatal(err)
+		}
+		c := s.mustAttach(t, name, "c")
+		if got := read(t, filepath.Join(c.Dir(), "file")); got != "first"+strings.Repeat(" more", i) {
+			t.Errorf("the copy says %q", got)
+		}
+		c.mustRelease(t)
+		u = s.mustAttach(t, "one", "b")
+		f, err := os.OpenFile(filepath.Join(u.Dir(), "file"), os.O_WRONLY|os.O_APPEND, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteString(" more"); err != nil {
+			t.Error(err)
+		}
+		f.Close()
+	}
+	write(t, filepath.Join(u.Dir(), "big"), strings.Repeat("x", 8*mib))
+	u.mustRelease(t)
+	kept, err := os.Open(s.image("one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kept.Close()
+	if err := s.Delete(t.Context(), "one"); err != nil {
+		t.Error(err)
+	}
+	if info, err := kept.Stat(); err != nil || info.Sys().(*syscall.Stat_t).Blocks > 0 {
+		t.Errorf("a deleted volume takes disk: %+v, %v", info, err)
+	}
+	s.mustCreate(t, "one", 16*mib)
+	u = s.mustAttach(t, "one", "d")
+	if entries, err := os.ReadDir(u.Dir()); err != nil || len(entries) > 0 {
+		t.Errorf("made anew it has %v, %v", entries, err)
+	}
+	u.mustRelease(t)
+	end()
 }
 
 func TestManyUseAndMakeVolumesAtTheSameTime(t *testing.T) {
