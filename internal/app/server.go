@@ -160,7 +160,7 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 
 	proxy := ports.New(portConfig(c, listener.Addr(), log), st, life, workers, keys)
 	handler, err := api.New(api.Config{
-		Sandboxes: life, Nodes: workers, Auth: keys, Ports: proxy, Jobs: programs, Sessions: volumes, Idempotency: st.Idempotency(),
+		Sandboxes: life, Nodes: workers, Auth: keys, Ports: proxy, Jobs: programs, Sessions: volumes, JobCounts: st, Idempotency: st.Idempotency(),
 		Version: Version, AllowedOrigins: c.Origins, AllowedHosts: c.Hosts, Logger: log,
 	})
 	if err != nil {

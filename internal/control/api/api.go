@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"sync"
@@ -24,6 +25,9 @@ type Config struct {
 	Idempotency Idempotency
 	Jobs        Jobs     // nil: their routes are 501
 	Sessions    Sessions // nil: their routes are 501
+
+	// JobCounts is what GET /metrics says of jobs. Nil: nothing.
+	JobCounts JobCounts
 
 	Version   string // of the build, for GET /v1/info
 	Isolation string // what sandboxes are isolated by; "" is "gvisor"
@@ -97,6 +101,11 @@ func build(c Config) (*API, error) {
 	m, err := newMetrics(c.Metrics)
 	if err != nil {
 		return nil, err
+	}
+	if c.JobCounts != nil {
+		if err := c.Metrics.Register(newQueueMetrics(c.JobCounts, c.Logger)); err != nil {
+			return nil, fmt.Errorf("api: register metrics of jobs: %w", err)
+		}
 	}
 	a := &API{
 		Config: c, metrics: m, execs: newExecKeys(), bodies: semaphore.NewWeighted(maxBodiesInFlight), origins: origins,
