@@ -3,8 +3,8 @@ import { fromBase64 } from "./bytes.js";
 import type { Client } from "./client.js";
 import { CaySandboxError } from "./errors.js";
 import { OutputDecoder, type StreamName } from "./output.js";
-import { backoff, retryDelay } from "./retry.js";
-import { type ServerEvent, errorEvent, eventObject, openEvents } from "./sse.js";
+import { retryDelay } from "./retry.js";
+import { type ServerEvent, eventObject, openEvents } from "./sse.js";
 import type { JobStatus } from "./job.js";
 
 interface FrameFields {
@@ -72,34 +72,35 @@ export interface JobStreamSource {
 export async function* followJob(source: JobStreamSource): AsyncGenerator<JobFrame> {
   const { client, path, signal } = source;
   const state = new FrameState(source.seq);
+  let begun = source.seq === 0;
   for (let failures = 0; ; ) {
     let failure: unknown;
+    // After the last frame nothing comes. Whether a caller's seq is that of the last one shows from a position before it.
+    const after = begun || failures === 0 ? state.seq : state.seq - 1;
     try {
-      for await (const event of openEvents(client, { method: "GET", path, query: { seq: state.seq || undefined }, signal })) {
+      for await (const event of openEvents(client, { method: "GET", path, query: { seq: after || undefined }, signal })) {
         for (const frame of state.take(event)) {
           failures = 0;
+          begun = true;
           yield frame;
-          if (frame.type === "exit" || frame.type === "error") return;
         }
+        if (state.ended) return;
       }
       failure = new CaySandboxError(`GET ${path}: the stream ended before the job did`, { reason: "stream_broken" });
     } catch (error) {
       failure = error;
     }
-    const wait = mendable(failure) ? (retryDelay(failure, failures) ?? backoff(failures)) : undefined;
+    const wait = retryDelay(failure, failures);
     if (wait === undefined || ++failures > (source.maxReconnects ?? maxReconnects)) throw failure;
     await delay(wait, signal);
   }
 }
 
-function mendable(error: unknown): boolean {
-  if (!(error instanceof CaySandboxError)) return false;
-  return (error.status === 0 && ["slow_consumer", "unavailable"].includes(error.reason)) || retryDelay(error, 0) !== undefined;
-}
-
 /** What is known of a stream over all of its connections. */
 class FrameState {
   seq: number;
+  /** The last frame has come. */
+  ended = false;
   #attempt = 0;
   #decoder = new OutputDecoder();
 
@@ -110,9 +111,10 @@ class FrameState {
   *take(event: ServerEvent): Generator<JobFrame> {
     const members = eventObject(event);
     const seq = Number(members["seq"] ?? event.id);
-    if (event.event === "error" && members["data"] === undefined) throw errorEvent(members, "the stream of the job"); // of the stream, not of the job
     if (!Number.isSafeInteger(seq)) throw new CaySandboxError(`an event ${event.event} of a job's stream has no seq`, { reason: "invalid_response", body: members });
+    this.ended = event.event === "exit" || event.event === "error";
     if (seq <= this.seq) return; // it has come already
+    const fresh = seq - this.seq;
     this.seq = seq;
     const at: FrameFields = { seq, ts: String(members["ts"] ?? "") };
     const data = String(members["data"] ?? "");
@@ -126,7 +128,7 @@ class FrameState {
       }
       case "stdout":
       case "stderr": {
-        const bytes = bytesOf(members);
+        const bytes = bytesOf(members).slice(-fresh); // a frame may begin before what is new
         yield { type: event.event, ...at, data: this.#decoder.decode(event.event, bytes), bytes };
         return;
       }

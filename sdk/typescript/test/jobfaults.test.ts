@@ -131,6 +131,18 @@ describe("jobs when the network or the server misbehaves", () => {
     assert.deepEqual(opened(), [null, "1", "1", "1"]);
   });
 
+  it("a stream from the last frame on is empty, and one from within a frame has the rest of it", async () => {
+    const job = await submit("printf abc");
+    const frames = await collect(job.stream());
+    const last = frames[frames.length - 1] as JobFrame;
+    assert.deepEqual([last.type, last.seq], ["exit", 6]);
+    assert.deepEqual(await collect(job.stream({ seq: last.seq })), []);
+    assert.deepEqual(opened(), [null, "6", "5"]);
+    const whole = stream({ type: "stdout", seq: 5, data: "abc" }, exit(6));
+    fake.faults.push({ match: /\/stream/, answer: whole });
+    assert.equal(writtenIn(await collect(job.stream({ seq: 3 })), "stdout").text, "bc");
+  });
+
   it("refusals and garbage are errors at once", async () => {
     const job = await submit("true");
     fake.faults.push({ match: /\/stream/, answer: (_, res) => void res.writeHead(404, { "content-type": "application/problem+json" }).end('{"reason":"not_found"}') });

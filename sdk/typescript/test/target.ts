@@ -1,7 +1,7 @@
 // The servers that the suite runs against: the fake, and a real one.
 import { type ChildProcess, spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
-import { chmodSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { chmodSync, closeSync, mkdtempSync, openSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -49,33 +49,51 @@ export async function realTarget(): Promise<Target> {
 const readyTimeout = 120_000; // milliseconds
 const stopTimeout = 60_000;
 
-export async function startServer(bin: string): Promise<{ url: string; apiKey: string; stop(): Promise<void> }> {
+/** A server of the tests' own. */
+export interface OwnServer {
+  url: string;
+  apiKey: string;
+  /** Ends it and starts it again at the same address, with what it has kept. */
+  restart(): Promise<void>;
+  stop(): Promise<void>;
+}
+
+export async function startServer(bin: string): Promise<OwnServer> {
   const dir = mkdtempSync(join(tmpdir(), "cay-ts-"));
   chmodSync(dir, 0o711); // the server's user must reach its directory below
   const apiKey = `cay_${randomBytes(32).toString("hex")}`;
   writeFileSync(join(dir, "cay.yaml"), "{}\n");
-  const log = join(dir, "log");
-  const fd = openSync(log, "w"); // a file: children that outlive their parent hold a pipe open
-  const child = spawn(bin, ["up"], {
-    cwd: dir, stdio: ["ignore", fd, fd],
-    env: { PATH: process.env["PATH"], HOME: dir, CAY_CONFIG: join(dir, "cay.yaml"), CAY_DATA_DIR: join(dir, "d"), CAY_LISTEN: `127.0.0.1:${await freePort()}`, CAY_BOOTSTRAP_KEY: apiKey },
-  });
-  let stopped = false;
+  const env = {
+    PATH: process.env["PATH"], HOME: dir, CAY_CONFIG: join(dir, "cay.yaml"), CAY_DATA_DIR: join(dir, "d"), CAY_LISTEN: `127.0.0.1:${await freePort()}`,
+    CAY_BOOTSTRAP_KEY: apiKey,
+  };
+  let child: ChildProcess | undefined;
+  let starts = 0;
   const stop = async (): Promise<void> => {
-    if (stopped) return;
-    stopped = true;
-    await ended(child);
+    if (child !== undefined) await ended(child);
     rmSync(dir, { recursive: true, force: true });
   };
-  for (const deadline = Date.now() + readyTimeout; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
-    const text = readFileSync(log, "utf8");
-    const [, url] = /^ready (\S+)$/m.exec(text) ?? [];
-    if (url !== undefined) return { url, apiKey, stop };
-    if (child.exitCode !== null || Date.now() > deadline) {
-      await stop();
-      throw new Error(`cay up did not become ready:\n${text.slice(-4000)}`);
+  const start = async (): Promise<string> => {
+    const log = join(dir, `log${++starts}`);
+    const fd = openSync(log, "w"); // a file: children that outlive their parent hold a pipe open
+    child = spawn(bin, ["up"], { cwd: dir, stdio: ["ignore", fd, fd], env });
+    closeSync(fd);
+    for (const deadline = Date.now() + readyTimeout; ; await new Promise((resolve) => setTimeout(resolve, 50))) {
+      const text = readFileSync(log, "utf8");
+      const [, url] = /^ready (\S+)$/m.exec(text) ?? [];
+      if (url !== undefined) return url;
+      if (child.exitCode !== null || Date.now() > deadline) {
+        await stop();
+        throw new Error(`cay up did not become ready:\n${text.slice(-4000)}`);
+      }
     }
-  }
+  };
+  const url = await start();
+  const restart = async (): Promise<void> => {
+    await ended(child as ChildProcess);
+    await start();
+  };
+  return { url, apiKey, restart, stop };
 }
 
 async function ended(child: ChildProcess): Promise<void> {
