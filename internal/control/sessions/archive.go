@@ -17,8 +17,10 @@ import (
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
 
-// archiveKey names the one blob that a session can have, so that whatever is left of an earlier one is overwritten or removed with it.
-func archiveKey(id cay.ID) string { return "sessions/" + string(id) + "/volume.zst" }
+// archiveFolder is where a session's one blob is, and what a server that was killed may have left of one.
+func archiveFolder(id cay.ID) string { return "sessions/" + string(id) + "/" }
+
+func archiveKey(id cay.ID) string { return archiveFolder(id) + "volume.zst" }
 
 // archive brings the volume of a session that nobody has used for long to blob storage. Until the row says archived the volume is the
 // truth, and remains it when anything fails; from then on it is a copy that nobody needs.
@@ -75,6 +77,9 @@ func (s *Sessions) exportVolume(ctx context.Context, row *cay.Session) (digest s
 	if err != nil {
 		return "", 0, err
 	}
+	if err := s.blobs.DeleteBelow(ctx, archiveFolder(row.ID)); err != nil {
+		return "", 0, s.storageFailed(ctx, err)
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	stream, err := node.ExportVolume(ctx, connect.NewRequest(&nodev1.ExportVolumeRequest{Volume: row.Volume()}))
 	if err != nil {
@@ -90,10 +95,7 @@ func (s *Sessions) exportVolume(ctx context.Context, row *cay.Session) (digest s
 		if image.err != nil && !errors.Is(image.err, io.EOF) {
 			return "", 0, image.err
 		}
-		if ctx.Err() == nil {
-			s.storageFailed()
-		}
-		return "", 0, fmt.Errorf("archive to blob storage: %w", err)
+		return "", 0, s.storageFailed(ctx, err)
 	}
 	s.storageWorks()
 	return hex.EncodeToString(image.sum.Sum(nil)), image.n, nil

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -186,9 +187,15 @@ func TestWhatADeadServerLeftHalfArchivedIsArchived(t *testing.T) {
 	row := p.filled(cay.CreateSession{}, []byte(files))
 	p.down()
 	p.half(row.ID, cay.SessionArchiving)
+	half := p.archivePath(row) + ".1.tmp"
+	p.ok(os.MkdirAll(filepath.Dir(half), 0o700))
+	p.ok(os.WriteFile(half, []byte(files)[:100], 0o600))
 	p.up(archiving())
 	p.becomes(row.ID, cay.SessionArchived)
 	p.wantNoVolume(row)
+	if _, err := os.Stat(half); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("half an archive of the dead server: %v, want it gone", err)
+	}
 	p.use(row.ID)
 	p.wantImage(row, files)
 }

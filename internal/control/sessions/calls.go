@@ -185,7 +185,7 @@ func (s *Sessions) end(id cay.ID) func(context.Context) error {
 			}
 		}
 		if row.ArchiveKey != "" {
-			if err := s.blobs.Delete(ctx, row.ArchiveKey); err != nil {
+			if err := s.blobs.DeleteBelow(ctx, archiveFolder(id)); err != nil {
 				return err
 			}
 		}

@@ -231,11 +231,11 @@ func (b *bucket) Read(ctx context.Context, key string) (io.ReadCloser, error) {
 	return b.Bucket.Read(ctx, key)
 }
 
-func (b *bucket) Delete(ctx context.Context, key string) error {
+func (b *bucket) DeleteBelow(ctx context.Context, prefix string) error {
 	if err := b.call(ctx, "delete"); err != nil {
 		return err
 	}
-	return b.Bucket.Delete(ctx, key)
+	return b.Bucket.DeleteBelow(ctx, prefix)
 }
 
 // atEnd asks do before it lets a reader end.

@@ -46,7 +46,7 @@ type Nodes interface {
 type Blobs interface {
 	Write(ctx context.Context, key string, r io.Reader) (int64, error)
 	Read(ctx context.Context, key string) (io.ReadCloser, error)
-	Delete(ctx context.Context, key string) error
+	DeleteBelow(ctx context.Context, prefix string) error
 }
 
 // Config is bounds, defaults and clocks.

@@ -2,6 +2,7 @@ package sessions
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -85,10 +86,14 @@ func (s *Sessions) try(ctx context.Context, id cay.ID, k kind, do func(context.C
 	})
 }
 
-func (s *Sessions) storageFailed() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.storage = s.storage.again()
+// storageFailed has all archives wait for blob storage.
+func (s *Sessions) storageFailed(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.storage = s.storage.again()
+	}
+	return fmt.Errorf("archive to blob storage: %w", err)
 }
 
 func (s *Sessions) storageWorks() {

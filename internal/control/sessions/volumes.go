@@ -126,10 +126,10 @@ func (s *Sessions) restore(id, worker cay.ID) func(context.Context) error {
 	}
 }
 
-// dropArchive removes the blob of a session whose files are on a worker again. One that stays behind is overwritten by the next archive
-// and removed with the session.
+// dropArchive removes the blob of a session whose files are on a worker again. One that stays behind is removed by the next archive, or
+// with the session.
 func (s *Sessions) dropArchive(ctx context.Context, row *cay.Session) {
-	err := s.blobs.Delete(ctx, row.ArchiveKey)
+	err := s.blobs.DeleteBelow(ctx, archiveFolder(row.ID))
 	if err == nil {
 		_, err = s.settle(ctx, row.ID, func(row *cay.Session, _ []*cay.Sandbox) error {
 			if row.Status != cay.SessionActive {
