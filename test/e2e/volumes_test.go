@@ -2,14 +2,17 @@ package e2e
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/testkit"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
@@ -229,5 +232,44 @@ func TestAKilledNodeFindsItsVolumesAgain(t *testing.T) {
 		if err := n.deleteVolume(name); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+func TestANodeKilledInTheMiddleOfAnythingLeavesAVolumeThatCanBeUsed(t *testing.T) {
+	n := startNode(t)
+	n.createVolume("one", 64*mib)
+	for _, after := range []time.Duration{5, 40, 150, 300, 500} {
+		cut := make(chan struct{})
+		go func() {
+			defer close(cut)
+			id, err := n.tryCreate(at("one", "/session"))
+			if err == nil {
+				_, _ = n.Destroy(n.ctx(), connect.NewRequest(&nodev1.DestroyRequest{SandboxId: id, Attempt: 2}))
+				delete(n.rows, id)
+			}
+		}()
+		timer := time.NewTimer(after * time.Millisecond)
+		<-timer.C
+		n.stop(syscall.SIGKILL)
+		<-cut
+		n.rows = map[string]bool{} // the server knows of none: what runs is destroyed
+		n.start()
+		testkit.Eventually(t, time.Minute, "nobody uses the volume", func() error {
+			if v := n.volumes()["one"]; v == nil || len(v.Sandboxes) > 0 {
+				return fmt.Errorf("%+v", v)
+			}
+			return nil
+		})
+		id := n.create(at("one", "/session"))
+		n.sh(id, "sandbox", "echo x >> /session/file")
+		n.destroy(id)
+	}
+	id := n.create(at("one", "/session"))
+	if got := n.sh(id, "sandbox", "cat /session/file"); got != strings.Repeat("x\n", 5) {
+		t.Errorf("the file says %q", got)
+	}
+	n.destroy(id)
+	if err := n.deleteVolume("one"); err != nil {
+		t.Error(err)
 	}
 }
