@@ -45,13 +45,13 @@ func (w *work) keep(ctx context.Context, sb *cay.Sandbox, end *ending) error {
 	var storage storageError
 	var lost *cay.JobFault
 	switch {
+	case ctx.Err() != nil: // whatever it was that failed then
+		return ctx.Err()
 	case errors.As(err, &storage):
 		fault, detail := storageFault(err)
 		w.j.log.Error("what a job left behind could not be kept", "job", w.id, "error", err)
 		lost = &cay.JobFault{Reason: fault.Reason, Detail: "what the program left behind could not be kept: " + detail}
-		if all, err = lostOutput(end.exit), nil; err != nil {
-			return err
-		}
+		all = lostOutput(end.exit)
 	case err != nil:
 		return err
 	}

@@ -169,9 +169,11 @@ func (w *work) attend(ctx context.Context, node nodev1connect.NodeServiceClient,
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	stream := node.Process(ctx)
+	unblock := context.AfterFunc(ctx, func() { _ = stream.CloseRequest() }) // neither a send nor a receive notices the end of its context while it is open
 	var beside sync.WaitGroup
 	defer func() {
 		cancel(nil)
+		unblock()
 		_ = stream.CloseRequest()
 		_ = stream.CloseResponse()
 		beside.Wait()
@@ -285,7 +287,7 @@ func (w *work) feedOnce(ctx context.Context, node nodev1connect.NodeServiceClien
 func (w *work) pour(ctx context.Context, node nodev1connect.NodeServiceClient, sb *cay.Sandbox, stdin io.Reader) error {
 	ctx, cancel := context.WithCancel(ctx)
 	stream := node.Process(ctx)
-	unblock := context.AfterFunc(ctx, func() { _ = stream.CloseRequest() }) // a send that waits for room does not notice the end of its context
+	unblock := context.AfterFunc(ctx, func() { _ = stream.CloseRequest() })
 	defer func() {
 		cancel()
 		unblock()

@@ -156,8 +156,10 @@ func (s *stream) attach(ctx context.Context) (ended bool, err error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	in := node.Process(ctx)
+	unblock := context.AfterFunc(ctx, func() { _ = in.CloseRequest() }) // a receive does not notice the end of its context while it is open
 	defer func() {
 		cancel()
+		unblock()
 		_ = in.CloseRequest()
 		_ = in.CloseResponse()
 	}()

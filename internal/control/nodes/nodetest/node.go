@@ -32,6 +32,11 @@ type Node struct {
 	OnPort    http.HandlerFunc                                     // answers requests for connections to ports
 	OnVolume  func(ctx context.Context, call, volume string) error // call is create, delete, export, or import once all data came
 
+	OnProcess func(p *Process) *nodev1.Exit // what each process does, until its end; nil: it ends at once
+	OnStart   func(ctx context.Context, r *nodev1.StartProcess) error
+	OnRead    func(ctx context.Context) error // before output is read by page
+	Files     map[string]string               // by path, in every sandbox
+
 	socket string
 
 	mu        sync.Mutex
@@ -42,7 +47,9 @@ type Node struct {
 	adoptions [][]string                  // guarded by mu; the ids of each Adopt
 	watchers  map[chan *nodev1.Event]bool // guarded by mu
 	volumes   map[string]*volume          // guarded by mu
+	processes map[string]*Process         // guarded by mu
 	server    *http.Server                // guarded by mu
+	running   sync.WaitGroup              // what processes do
 	serving   sync.WaitGroup
 }
 
@@ -51,10 +58,18 @@ func New(t *testing.T, socket string) *Node {
 	n := &Node{
 		Worker: cay.NewID(cay.PrefixWorker), CanFreeze: true, CanMount: true, socket: socket,
 		states: map[string]string{}, attempts: map[string]int64{}, watchers: map[chan *nodev1.Event]bool{},
-		volumes: map[string]*volume{},
+		volumes: map[string]*volume{}, processes: map[string]*Process{},
 	}
 	n.Start(t)
-	t.Cleanup(n.Kill)
+	t.Cleanup(func() {
+		n.Kill()
+		n.mu.Lock()
+		for _, p := range n.processes {
+			n.end(p.Start.SandboxId)
+		}
+		n.mu.Unlock()
+		n.running.Wait()
+	})
 	return n
 }
 
@@ -115,6 +130,7 @@ func (n *Node) Lose(id cay.ID) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	delete(n.states, string(id))
+	n.end(string(id))
 	n.unmount(string(id))
 }
 
