@@ -55,9 +55,11 @@ func loopOf(f *os.File) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+	// What lies above may have another name for the kernel, as the mount that it was opened through may be gone.
+	suffix := "/" + filepath.Base(filepath.Dir(f.Name())) + "/" + filepath.Base(f.Name())
 	for _, file := range files {
 		text, err := os.ReadFile(file)
-		if err != nil || strings.TrimSuffix(string(text), "\n") != f.Name() {
+		if err != nil || !strings.HasSuffix(strings.TrimSuffix(string(text), "\n"), suffix) {
 			continue // another's, or detached meanwhile
 		}
 		device, err := os.OpenFile("/dev/"+filepath.Base(filepath.Dir(filepath.Dir(file))), os.O_RDWR|unix.O_CLOEXEC, 0)

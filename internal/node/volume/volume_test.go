@@ -406,6 +406,26 @@ func TestAVolumeThatAnotherNamespaceKeepsIsUsedExportedAndDeletedAllTheSame(t *t
 	}
 	write(t, filepath.Join(u.Dir(), "big"), strings.Repeat("x", 8*mib))
 	u.mustRelease(t)
+	// A restart takes the mount above it away.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s = reopen(t, s.dir)
+	f, err := os.Open(s.image("one"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	loop, err := loopOf(f)
+	if err != nil || loop == nil {
+		t.Fatalf("the device that is kept is not found after a restart: %v", err)
+	}
+	loop.Close()
+	u = s.mustAttach(t, "one", "after")
+	if got := read(t, filepath.Join(u.Dir(), "file")); got != "first more more more" {
+		t.Errorf("after a restart it says %q", got)
+	}
+	u.mustRelease(t)
 	kept, err := os.Open(s.image("one"))
 	if err != nil {
 		t.Fatal(err)
