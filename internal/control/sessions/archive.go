@@ -36,7 +36,8 @@ func (s *Sessions) archive(id cay.ID) func(context.Context) error {
 			return err
 		}
 		row, err := s.mutate(ctx, id, func(row *cay.Session, users []*cay.Sandbox) error {
-			if row.Status != cay.SessionActive || row.WorkerID == "" || len(users) > 0 || row.LastUsedAt.After(now().Add(-s.cfg.ArchiveAfter)) {
+			if row.Status != cay.SessionActive || row.WorkerID == "" || len(users) > 0 || row.LastUsedAt.After(now().Add(-s.cfg.ArchiveAfter)) ||
+				!s.nodes.Available(row.WorkerID) {
 				return errUnchanged
 			}
 			row.ArchiveKey = archiveKey(id)

@@ -165,6 +165,24 @@ func TestBlobStorageThatFailsLeavesTheSessionAsItIs(t *testing.T) {
 	p.wantImage(row, files)
 }
 
+func TestASessionWhoseWorkerIsAwayIsNotArchivedUntilItIsBack(t *testing.T) {
+	cfg := archiving()
+	cfg.ArchiveAfter = 500 * time.Millisecond
+	p := start(t, cfg)
+	row := p.filled(cay.CreateSession{}, []byte(files))
+	p.node.Kill()
+	p.eventually("the worker is away", func() bool { return !p.nodes.Available(p.node.Worker) })
+	idle := p.get(row.ID).LastUsedAt.Add(2 * cfg.ArchiveAfter)
+	p.eventually("it lies idle", func() bool {
+		if got := p.get(row.ID); got.Status != cay.SessionActive {
+			t.Fatalf("while its worker is away it is %s", got.Status)
+		}
+		return time.Now().After(idle)
+	})
+	p.node.Start(t)
+	p.becomes(row.ID, cay.SessionArchived)
+}
+
 func TestAnExportThatBreaksOffIsNoArchive(t *testing.T) {
 	p := start(t, archiving())
 	var exports atomic.Int64

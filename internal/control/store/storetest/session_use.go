@@ -153,6 +153,21 @@ func sessionLastUse(t *testing.T, s store.Store) {
 	equalSessions(t, got, deleting)
 }
 
+func sessionActivity(t *testing.T, s store.Store) {
+	ses := insertSession(t, s, Session(epoch))
+	sb := sessionSandbox(ses, false)
+	must(t, s.InsertSandbox(t.Context(), sb, 0, 0))
+	for _, at := range []time.Time{epoch.Add(5 * time.Minute), epoch.Add(3 * time.Minute)} { // what is told late moves nothing back
+		sb.LastActiveAt = at
+		must(t, s.TouchSandboxes(t.Context(), []*cay.Sandbox{sb}))
+	}
+	got, err := s.Session(t.Context(), ses.ID)
+	must(t, err)
+	if want := epoch.Add(5 * time.Minute); !got.LastUsedAt.Equal(want) || !got.ExpiresAt.Equal(want.Add(ses.TTL)) {
+		t.Errorf("last used at %v, expires at %v", got.LastUsedAt, got.ExpiresAt)
+	}
+}
+
 func sessionsDue(t *testing.T, s store.Store) {
 	now := epoch.Add(24 * time.Hour)
 	names := map[cay.ID]string{}

@@ -25,6 +25,7 @@ var sessionTests = suite{
 	"a sandbox of a session that cannot be had is refused by name":        sessionRefusals,
 	"a sandbox notes the use of its session and where the volume is":      sessionUse,
 	"the end of a sandbox is the last use of its session":                 sessionLastUse,
+	"an active sandbox uses its session":                                  sessionActivity,
 	"a change of a session sees who uses it":                              sessionUsersSeen,
 	"the sweeper is given sessions that are expired, idle, or on the way": sessionsDue,
 	"managed sandboxes are not listed or counted unless asked for":        managedSandboxes,
