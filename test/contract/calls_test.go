@@ -100,7 +100,8 @@ func (s *stage) in(t testing.TB) *stage {
 // does is a call that is always the same.
 func does(c call) func(*stage) call { return func(*stage) call { return c } }
 
-var calls = map[string]example{
+// ownCalls are those of what is in /v1 alone, but for jobs and sessions.
+var ownCalls = map[string]example{
 	"create-sandbox": {dear: true, call: does(call{query: fields{"wait_seconds": "60"}, body: fields{"image": "host", "ttl_seconds": 60}, want: 201}), more: []func(*stage) call{
 		does(call{query: fields{"wait": "false"}, body: fields{"ttl_seconds": 60.5, "metadata": fields{"a": "b"}, "env": fields{"A": "b"}, "cpu": 0.5, "memory_mb": 512, "disk_gb": 1, "pids": 64,
 			"idle_timeout_seconds": nil, "on_timeout": "pause", "paused_ttl_seconds": 60, "auto_resume": false, "network": []string{}, "workdir": "/tmp", "user": "sandbox", "queue_timeout_seconds": 30}}),

@@ -309,7 +309,7 @@ func (o object) String() string {
 }
 
 // Limits of the bodies that are larger than the usual MiB.
-var largeBodies = map[string]int64{"exec": 64 << 20, "start-process": 64 << 20, "run-code": 64 << 20}
+var largeBodies = map[string]int64{"exec": 64 << 20, "start-process": 64 << 20, "run-code": 64 << 20, "submit-job": 64 << 20, "simple-submit-job": 64 << 20}
 
 func (b *bender) bodies() {
 	schema, ok := b.op.body[jsonType].(map[string]any)

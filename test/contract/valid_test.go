@@ -1,9 +1,11 @@
 package contract
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -61,12 +63,28 @@ func TestEveryOperationAnswersAValidCallAsTheDocumentSays(t *testing.T) {
 	}
 }
 
-// discard deletes a sandbox that a call has made.
+// discard deletes what a call has made.
 func discard(t testing.TB, op *operation, a answer) {
-	if op.id != "create-sandbox" || a.status != 201 && a.status != 202 {
+	if a.status != 201 && a.status != 202 {
 		return
 	}
-	var sb struct{ ID string }
+	var sb struct{ ID, JobID, SessionID string }
+	for part, made := range map[string]*string{"submit-job": &sb.JobID, "create-session": &sb.SessionID} {
+		if !strings.HasSuffix(op.id, part) {
+			continue
+		}
+		if err := json.Unmarshal(a.body, &sb); err != nil {
+			t.Fatal(err)
+		}
+		target := map[string]string{"submit-job": "/v1/jobs/", "create-session": "/v1/sessions/"}[part] + cmp.Or(*made, sb.ID)
+		if err := ask(t, "DELETE", target, nil, 0, nil); err != nil {
+			t.Error(err)
+		}
+		return
+	}
+	if op.id != "create-sandbox" {
+		return
+	}
 	if err := json.Unmarshal(a.body, &sb); err != nil {
 		t.Fatal(err)
 	}
@@ -80,6 +98,10 @@ func discard(t testing.TB, op *operation, a answer) {
 // converse opens a WebSocket, says what is to be said and reads to the server's close.
 func converse(t *testing.T, op *operation, s *stage, c call) {
 	t.Helper()
+	if strings.HasSuffix(op.id, "stream-job") || op.id == "simple-stream" {
+		follow(t, op, c.target(op, s.box.ID, nil))
+		return
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), bound)
 	defer cancel()
 	socket, resp, err := s.box.DialSocket(ctx, c.target(op, s.box.ID, nil))
