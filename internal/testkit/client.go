@@ -201,13 +201,18 @@ func (c *Client) GetSandbox(ctx context.Context, id string) (SandboxObject, erro
 
 // DeleteSandbox deletes it and waits until its resources are free.
 func (c *Client) DeleteSandbox(ctx context.Context, id string) error {
+	return c.remove(ctx, "/v1/sandboxes/"+id, 204)
+}
+
+// remove deletes something and asks until the answer is that it is gone.
+func (c *Client) remove(ctx context.Context, target string, gone int) error {
 	return Until(2*time.Minute, func() error {
-		resp, err := c.Do(ctx, "DELETE", "/v1/sandboxes/"+id, nil)
+		resp, err := c.Do(ctx, "DELETE", target, nil)
 		if err != nil {
-			return fmt.Errorf("delete %s: %w", id, err)
+			return fmt.Errorf("delete %s: %w", target, err)
 		}
-		if resp.Status != 204 {
-			return fmt.Errorf("delete %s: %v", id, resp)
+		if resp.Status != gone {
+			return fmt.Errorf("delete %s: %v", target, resp)
 		}
 		return nil
 	})
@@ -215,16 +220,21 @@ func (c *Client) DeleteSandbox(ctx context.Context, id string) error {
 
 // ListSandboxes reads every page of a list; query is what follows the question mark.
 func (c *Client) ListSandboxes(ctx context.Context, query string) ([]SandboxObject, error) {
-	var all []SandboxObject
+	return list[SandboxObject](ctx, c, "/v1/sandboxes", query)
+}
+
+// list reads every page of a list.
+func list[T any](ctx context.Context, c *Client, path, query string) ([]T, error) {
+	var all []T
 	cursor := ""
 	for {
-		resp, err := c.Do(ctx, "GET", "/v1/sandboxes?limit=200&"+query+cursor, nil)
+		resp, err := c.Do(ctx, "GET", path+"?limit=200&"+query+cursor, nil)
 		if err != nil {
 			return nil, err
 		}
 		var page struct {
-			Items      []SandboxObject `json:"items"`
-			NextCursor string          `json:"next_cursor"`
+			Items      []T    `json:"items"`
+			NextCursor string `json:"next_cursor"`
 		}
 		if err := resp.Decode(200, &page); err != nil {
 			return nil, err
@@ -237,12 +247,23 @@ func (c *Client) ListSandboxes(ctx context.Context, query string) ([]SandboxObje
 	}
 }
 
-// DeleteAll deletes whatever has not ended yet.
+// DeleteAll deletes whatever has not ended yet: jobs, sandboxes, sessions.
 func (c *Client) DeleteAll(ctx context.Context) error {
-	live, err := c.ListSandboxes(ctx, "status=CREATING,READY,PAUSED,TERMINATING")
+	type named struct{ ID string }
+	jobs, err := list[named](ctx, c, "/v1/jobs", "status=active")
 	faults := []error{err}
+	for _, j := range jobs {
+		faults = append(faults, c.remove(ctx, "/v1/jobs/"+j.ID, 200))
+	}
+	live, err := c.ListSandboxes(ctx, "managed=true&status=CREATING,READY,PAUSED,TERMINATING")
+	faults = append(faults, err)
 	for _, sb := range live {
 		faults = append(faults, c.DeleteSandbox(ctx, sb.ID))
+	}
+	sessions, err := list[named](ctx, c, "/v1/sessions", "")
+	faults = append(faults, err)
+	for _, s := range sessions {
+		faults = append(faults, c.remove(ctx, "/v1/sessions/"+s.ID+"?force=true", 204))
 	}
 	return errors.Join(faults...)
 }

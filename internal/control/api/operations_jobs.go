@@ -72,10 +72,10 @@ var jobOperations = map[string]operationDoc{
 		answers: []answerDoc{{200, "application/json", fileType, "The file as it is now"}},
 		reasons: append([]cay.ErrorReason{cay.PreconditionFailed, cay.PayloadTooLarge}, ofSession...)},
 	"delete-session-file": {tag: "Sessions", needs: needsSessions, summary: "Delete a session's file or directory", status: 204, answers: []answerDoc{{204, "", nil, "Deleted"}}, reasons: ofSession},
-	"read-session-archive": {tag: "Sessions", needs: needsSessions, summary: "Download all of a session as an archive", description: "As GET /v1/sandboxes/{id}/archive. Names are relative to the session.",
+	"read-session-archive": {tag: "Sessions", needs: needsSessions, summary: "Download a session's directory, or all of it, as an archive", description: "As GET /v1/sandboxes/{id}/archive.",
 		answers: []answerDoc{{200, "application/gzip", nil, "tar.gz"}, {200, "application/x-tar", nil, "tar"}, {200, "application/zstd", nil, "tar.zst"}},
 		reasons: append([]cay.ErrorReason{cay.Forbidden}, ofSession...)},
-	"write-session-archive": {tag: "Sessions", needs: needsSessions, summary: "Upload an archive into a session", binaryBody: true, description: "As PUT /v1/sandboxes/{id}/archive, into the session's own directory.",
+	"write-session-archive": {tag: "Sessions", needs: needsSessions, summary: "Upload an archive into a session", binaryBody: true, description: "As PUT /v1/sandboxes/{id}/archive, into the session's own directory unless path says which.",
 		answers: []answerDoc{{200, "application/json", archiveType, "What was written"}}, reasons: ofSession},
 }
 
