@@ -108,6 +108,29 @@ type OutputFile struct {
 	URL  string `json:"url"`         // signed, for an hour; [Files.Read] of Path works as well
 }
 
+// UnmarshalJSON takes a path that is no UTF-8 by its percent-encoding.
+func (c *FileChange) UnmarshalJSON(data []byte) error {
+	type plain FileChange
+	return withPath(data, (*plain)(c), &c.Path)
+}
+
+// UnmarshalJSON takes a path that is no UTF-8 by its percent-encoding.
+func (o *OutputFile) UnmarshalJSON(data []byte) error {
+	type plain OutputFile
+	return withPath(data, (*plain)(o), &o.Path)
+}
+
+// withPath decodes an object whose path JSON may not be able to hold.
+func withPath(data []byte, into any, path *string) error {
+	var doc struct {
+		PathPercent string `json:"path_percent"`
+	}
+	if err := unmarshalBoth(data, into, &doc); err != nil {
+		return err
+	}
+	return unpercent(path, doc.PathPercent)
+}
+
 // CodeError is an exception that nothing caught.
 type CodeError struct {
 	Name      string `json:"name"` // of its class

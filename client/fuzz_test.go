@@ -40,6 +40,27 @@ func FuzzSSE(f *testing.F) {
 	})
 }
 
+func FuzzJobFrame(f *testing.F) {
+	f.Add("stdout", `{"type":"stdout","seq":7,"ts":"2026-01-02T03:04:05.000Z","data":"hello"}`)
+	f.Add("stderr", `{"type":"stderr","seq":9,"data_base64":"/wA="}`)
+	f.Add("exit", `{"type":"exit","seq":10,"data":"failed","exit_code":3,"signal":null,"timed_out":false,"duration_ms":12}`)
+	f.Add("error", `{"reason":"unavailable","detail":"x"}`)
+	f.Add("gap", `{"type":"gap","seq":99,"stream":"stdout","bytes":5}`)
+	f.Fuzz(func(t *testing.T, name, data string) {
+		frame, err := decodeFrame(sseEvent{name: name, data: []byte(data)})
+		switch {
+		case frame != nil && (err != nil || frame.Seq <= 0):
+			t.Fatalf("a frame without a position: %+v, %v", frame, err)
+		case frame != nil && len(frame.Data) > 3*len(data): // U+FFFD stands for one byte that is none
+			t.Fatalf("%d bytes of output from %d", len(frame.Data), len(data))
+		case frame != nil:
+			if again, err := json.Marshal(frame); err != nil || len(again) == 0 {
+				t.Fatalf("it cannot be written again: %v", err)
+			}
+		}
+	})
+}
+
 func TestSSEParsesWhatTheStandardAllows(t *testing.T) {
 	for name, tt := range map[string]struct{ stream, want string }{
 		"LF":                        {"event: a\ndata: 1\n\n", "a/1/ "},

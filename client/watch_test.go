@@ -42,6 +42,11 @@ func TestANameThatIsNoUTF8IsTakenByItsBytes(t *testing.T) {
 	if err := json.Unmarshal([]byte(`{"path":"/d/\ufffd","name":"\ufffd","path_percent":"/d/%FF","mode":"0644"}`), &info); err != nil || info.Path != "/d/\xff" || info.Name != "\xff" {
 		t.Errorf("got %q, %q, %v", info.Path, info.Name, err)
 	}
+	var outcome client.CodeOutcome
+	if err := json.Unmarshal([]byte(`{"outputs":[{"path":"/output/\ufffd","path_percent":"%2Foutput%2F%FF","size":2}],"files_changed":[{"path":"/\ufffd","path_percent":"/%FE","op":"write"}]}`), &outcome); err != nil ||
+		outcome.Outputs[0].Path != "/output/\xff" || outcome.Outputs[0].Size != 2 || outcome.FilesChanged[0] != (client.FileChange{Path: "/\xfe", Op: "write"}) {
+		t.Errorf("got %+v, %v", outcome, err)
+	}
 	var ev client.WatchEvent
 	if err := json.Unmarshal([]byte(`{"type":"rename","path":"/a","to":"/\ufffd","to_percent":"/%FE"}`), &ev); err != nil || ev.Path != "/a" || ev.To != "/\xfe" {
 		t.Errorf("got %+v, %v", ev, err)
