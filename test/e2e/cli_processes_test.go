@@ -18,14 +18,7 @@ import (
 // box makes a sandbox on the shared server for one test, and answers a way to run cay that checks its exit code.
 func box(t *testing.T) (id string, want func(code int, stdin string, args ...string) string) {
 	t.Helper()
-	want = func(code int, stdin string, args ...string) string {
-		t.Helper()
-		out, errs, got := cli(t, stdin, args...)
-		if got != code {
-			t.Fatalf("cay %s: code %d, want %d; stdout %q, stderr %q", strings.Join(args, " "), got, code, out, errs)
-		}
-		return out
-	}
+	want = wanting(t)
 	id = strings.TrimSpace(want(0, "", "create"))
 	t.Cleanup(func() { want(0, "", "rm", id) })
 	return id, want
