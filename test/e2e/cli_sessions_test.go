@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cayhq/cay/internal/testkit"
 )
@@ -47,9 +49,12 @@ func TestTheCommandLineKeepsFilesInSessions(t *testing.T) {
 	if out := want(0, "", "job", "run", "--session", ses, "-c", "print(open('/session/made').read(), end='')"); out != "made\n" {
 		t.Errorf("the next job: %q", out)
 	}
-	if out := want(0, "", "run", "--session", "cli-files", "--", "cat", "/session/made"); out != "made\n" {
-		t.Errorf("a sandbox: %q", out)
-	}
+	testkit.Eventually(t, time.Minute, "the job's sandbox is gone, and one of ours has the session", func() error {
+		if out, errs, code := cli(t, "", "run", "--session", "cli-files", "--", "cat", "/session/made"); out != "made\n" || code != 0 {
+			return fmt.Errorf("code %d, %q, %q", code, out, errs)
+		}
+		return nil
+	})
 
 	// And out again.
 	to := filepath.Join(t.TempDir(), "to")
@@ -71,7 +76,7 @@ func TestTheCommandLineKeepsFilesInSessions(t *testing.T) {
 	if out := want(0, "", "session", "files", "get", second+":made", "-"); out != "made\n" {
 		t.Errorf("in the copy: %q", out)
 	}
-	want(0, "", "session", "rm", second)
+	want(0, "", "session", "rm", "--force", second)
 	if out := want(0, "", "session", "inspect", second); !strings.Contains(out, "deleted") {
 		t.Errorf("what was removed: %q", out)
 	}
