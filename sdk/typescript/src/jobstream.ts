@@ -68,7 +68,7 @@ export interface JobStreamSource {
   maxReconnects?: number | undefined;
 }
 
-/** Yields a job's frames until its last one, over as many connections as that takes. */
+/** @internal Yields a job's frames until its last one, over as many connections as that takes. */
 export async function* followJob(source: JobStreamSource): AsyncGenerator<JobFrame> {
   const { client, path, signal } = source;
   const state = new FrameState(source.seq);

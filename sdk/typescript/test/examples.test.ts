@@ -92,6 +92,16 @@ describe("the package", () => {
     assert.equal(stdout, "function\n");
   });
 
+  it("declares types that are whole without the SDK's sources", async () => {
+    const { default: ts } = await import("typescript");
+    const program = ts.createProgram([`${root}dist/index.d.ts`], {
+      strict: true, target: ts.ScriptTarget.ES2022, module: ts.ModuleKind.NodeNext, lib: ["lib.es2022.d.ts", "lib.esnext.disposable.d.ts", "lib.dom.d.ts"], types: [],
+    });
+    const own = program.getSourceFiles().filter((file) => file.fileName.startsWith(`${root}dist/`));
+    assert.ok(own.length > 10);
+    assert.deepEqual(own.flatMap((file) => program.getSemanticDiagnostics(file)).map((found) => ts.flattenDiagnosticMessageText(found.messageText, " ")), []);
+  });
+
   it("depends on nothing", () => {
     const manifest = JSON.parse(readFileSync(`${root}package.json`, "utf8")) as Record<string, unknown>;
     assert.equal(manifest["dependencies"], undefined);
