@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -36,7 +37,7 @@ func (s *Sandboxes) Create(ctx context.Context, project cay.ID, req cay.CreateSa
 		ID: id, ProjectID: project, Spec: spec, Status: cay.Creating,
 		CreatedAt: at, LastActiveAt: at, QueueDeadline: at.Add(queueWait), Op: cay.OpCreate, Version: 1,
 	}
-	if err := s.store.InsertSandbox(ctx, sb, most, s.cfg.MaxQueued); err != nil {
+	if err := s.insert(ctx, sb, most); err != nil {
 		if req.ID != "" && cay.ReasonOf(err) == cay.AlreadyExists {
 			return s.made(ctx, project, req) // by a call at the same time
 		}
@@ -44,6 +45,43 @@ func (s *Sandboxes) Create(ctx context.Context, project cay.ID, req cay.CreateSa
 	}
 	s.publish(sb, nil)
 	return s.seen(sb), nil
+}
+
+const (
+	leavePatience  = 30 * time.Second // for a sandbox that is ending
+	finishPatience = time.Second      // for one of a job to begin to end, which it does once the job has finished
+)
+
+// insert writes a new row. A client's own sandbox waits a while for its session where that is held by one that is on its way out: whoever
+// has seen a sandbox deleted or a job finish need not know that its files are let go of a moment later.
+func (s *Sandboxes) insert(ctx context.Context, sb *cay.Sandbox, most int64) error {
+	for {
+		err := s.store.InsertSandbox(ctx, sb, most, s.cfg.MaxQueued)
+		var held *cay.Error
+		if sb.Spec.ManagedBy != "" || !errors.As(err, &held) || held.Reason != cay.Conflict {
+			return err
+		}
+		holder, _ := held.Extra["sandbox_id"].(string)
+		if holder == "" || !s.leaves(ctx, sb.ProjectID, cay.ID(holder)) {
+			return err
+		}
+	}
+}
+
+// leaves waits for the end of a sandbox that is ending, or reports that it is not.
+func (s *Sandboxes) leaves(ctx context.Context, project, id cay.ID) bool {
+	sb, err := s.find(ctx, project, id)
+	if err == nil && sb.Status.Active() && strings.HasPrefix(string(sb.Spec.ManagedBy), cay.PrefixJob) {
+		finishing, cancel := context.WithTimeout(ctx, finishPatience)
+		defer cancel()
+		sb, err = s.Wait(finishing, project, id, cay.Terminating)
+	}
+	if err == nil && sb.Status == cay.Terminating {
+		ending, cancel := context.WithTimeout(ctx, leavePatience)
+		defer cancel()
+		sb, err = s.Wait(ending, project, id, cay.Terminated)
+	}
+	return err == nil && sb.Status.Ended()
 }
 
 // Check answers why a create would be refused whatever the platform has to do at the moment, or nil.

@@ -82,3 +82,51 @@ func TestWhatKeptASandboxFromBootingInTimeIsSaid(t *testing.T) {
 		}
 	})
 }
+
+func (w *world) session() cay.ID {
+	w.t.Helper()
+	at := time.Now().UTC().Truncate(time.Microsecond)
+	s := &cay.Session{
+		ID: cay.NewID(cay.PrefixSession), ProjectID: project, Status: cay.SessionActive, DiskGB: 1, TTL: time.Hour,
+		CreatedAt: at, LastUsedAt: at, ExpiresAt: at.Add(time.Hour), Version: 1,
+	}
+	w.ok(w.store.InsertSession(w.t.Context(), s, 0))
+	return s.ID
+}
+
+func TestASandboxWaitsForItsSessionWhileAnotherIsLeavingIt(t *testing.T) {
+	mounting := worker
+	mounting.CanMount = true
+	for name, held := range map[string]cay.CreateSandbox{
+		"a client's own": {},
+		"a job's":        {ID: cay.NewID(cay.PrefixSandbox), ManagedBy: cay.NewID(cay.PrefixJob)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := start(t, lifecycle.DefaultConfig(), mounting)
+				session := w.session()
+				held.SessionID = session
+				holder := w.ready(held)
+				if _, err := w.Create(t.Context(), project, cay.CreateSandbox{SessionID: session}); asError(t, err).Extra["sandbox_id"] != string(holder.ID) {
+					t.Fatalf("while it is held: %v", err)
+				}
+				_, err := w.Delete(t.Context(), project, holder.ID)
+				w.ok(err)
+				made := make(chan error, 1)
+				go func() {
+					_, err := w.Create(t.Context(), project, cay.CreateSandbox{SessionID: session})
+					made <- err
+				}()
+				after(time.Second)
+				select {
+				case err := <-made:
+					t.Fatalf("the other still has its files: %v", err)
+				default:
+				}
+				leased := w.lease(cay.OpDestroy)
+				w.ok(w.Destroyed(t.Context(), leased.ID, leased.Attempt, cay.Usage{}))
+				w.ok(<-made)
+			})
+		})
+	}
+}
