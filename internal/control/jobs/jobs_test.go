@@ -26,7 +26,8 @@ func TestAJobRunsOnceAndLeavesNothing(t *testing.T) {
 	}
 	id := p.submit(func(r *cay.SubmitJob) { r.Stdin, r.Env = []byte("abc"), map[string]string{"A": "b"} })
 	row := p.finished(id, cay.JobSuccess)
-	if p.output(row) != "abc\n" || row.Attempt != 1 || *row.ExitCode != 0 || row.Duration != 5*time.Millisecond {
+	if p.output(row) != "abc\n" || row.Attempt != 1 || *row.ExitCode != 0 || row.Duration != 5*time.Millisecond ||
+		row.Usage.CPUSeconds != 0.25 || row.Usage.PeakMemoryMB != 33 {
 		t.Errorf("%q, %+v", p.output(row), row)
 	}
 	r, err := p.Result(t.Context(), row, 100)

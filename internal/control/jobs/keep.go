@@ -24,6 +24,7 @@ const (
 	maxOutputsBytes = 1 << 30 // and their bytes
 	storageTries    = 3       // until blob storage that fails is a fault
 	storageStall    = time.Minute
+	usageTimeout    = 2 * time.Second // for figures without which a job ends as well
 )
 
 // keep keeps what the program left behind and writes the job's end. Meanwhile another program may run in its place.
@@ -107,13 +108,24 @@ func outcome(e *nodev1.Exit, asked bool) (cay.JobStatus, *cay.JobFault) {
 	return cay.JobFailed, nil
 }
 
-// usage is what the sandbox has used, as far as it is known.
+// usage is what the sandbox has used, as its node measures it now, or else as it was last told.
 func (w *work) usage(ctx context.Context, sb *cay.Sandbox) cay.Usage {
-	last, err := w.j.sandboxes.Get(ctx, sb.ProjectID, sb.ID)
-	if err != nil {
-		return sb.Usage
+	ctx, cancel := context.WithTimeout(ctx, usageTimeout)
+	defer cancel()
+	used := sb.Usage
+	if last, err := w.j.sandboxes.Get(ctx, sb.ProjectID, sb.ID); err == nil {
+		used = last.Usage
 	}
-	return last.Usage
+	node, err := w.j.nodes.For(ctx, sb.WorkerID)
+	if err != nil {
+		return used
+	}
+	answer, err := node.GetMetrics(ctx, request(&nodev1.GetMetricsRequest{SandboxId: string(sb.ID), Limit: 1}))
+	if err == nil && answer.Msg.Usage != nil {
+		m := answer.Msg.Usage
+		return cay.Usage{CPUSeconds: m.CpuSeconds, MemoryMBSeconds: m.MemoryMbSeconds, PeakMemoryMB: m.PeakMemoryMb, DiskMB: m.DiskMb, EgressBytes: used.EgressBytes}
+	}
+	return used
 }
 
 // save keeps what is not kept yet.

@@ -71,11 +71,11 @@ func (u *usage) full(size int64, was bool) bool {
 	return size > 0 && u.last.DiskBytes >= size-size/100
 }
 
-func (s service) GetMetrics(_ context.Context, r *connect.Request[nodev1.GetMetricsRequest]) (*connect.Response[nodev1.GetMetricsResponse], error) {
-	return answer(s.w.metrics(r.Msg))
+func (s service) GetMetrics(ctx context.Context, r *connect.Request[nodev1.GetMetricsRequest]) (*connect.Response[nodev1.GetMetricsResponse], error) {
+	return answer(s.w.metrics(ctx, r.Msg))
 }
 
-func (w *Worker) metrics(req *nodev1.GetMetricsRequest) (*nodev1.GetMetricsResponse, error) {
+func (w *Worker) metrics(ctx context.Context, req *nodev1.GetMetricsRequest) (*nodev1.GetMetricsResponse, error) {
 	p, err := w.kept(req.SandboxId)
 	if err != nil {
 		return nil, err
@@ -88,6 +88,10 @@ func (w *Worker) metrics(req *nodev1.GetMetricsRequest) (*nodev1.GetMetricsRespo
 		return nil, &cay.Error{Reason: cay.Internal, Detail: "the sandbox's samples cannot be read", Cause: err}
 	}
 	out := &nodev1.GetMetricsResponse{IntervalMs: w.timing.Record.Milliseconds(), Samples: make([]*nodev1.Sample, len(found))}
+	if b, err := w.find(req.SandboxId); err == nil {
+		w.sample(ctx, b)
+		out.Usage = b.usage.message()
+	}
 	for i, s := range found {
 		out.Samples[i] = &nodev1.Sample{
 			AtUnixMs: s.At.UnixMilli(), CpuCores: s.Cores, CpuSeconds: s.CPU.Seconds(), MemoryMb: s.Memory >> 20, PeakMemoryMb: s.Peak >> 20,

@@ -33,6 +33,17 @@ func (n *node) metrics(id string, limit int64) []*nodev1.Sample {
 	return res.Msg.Samples
 }
 
+func TestWhatASandboxHasUsedIsMeasuredWhenItIsAsked(t *testing.T) {
+	d := newFakeDriver()
+	n := startNode(t, d, t.TempDir())
+	id := n.create()
+	d.change(d.of(id).status.Handle, func(b *fakeBox) { b.memory = 70 << 20 })
+	answer, err := n.GetMetrics(t.Context(), connect.NewRequest(&nodev1.GetMetricsRequest{SandboxId: id, Limit: 1}))
+	if err != nil || answer.Msg.Usage.GetCpuSeconds() != 2 || answer.Msg.Usage.GetPeakMemoryMb() != 70 {
+		t.Errorf("%v, %v", answer, err)
+	}
+}
+
 func TestSamplesGoOnWhilePausedAndOverARestart(t *testing.T) {
 	d := newFakeDriver()
 	n := startNode(t, d, t.TempDir(), recordingOften)

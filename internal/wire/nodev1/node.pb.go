@@ -4726,6 +4726,7 @@ type GetMetricsResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Samples       []*Sample              `protobuf:"bytes,1,rep,name=samples,proto3" json:"samples,omitempty"`
 	IntervalMs    int64                  `protobuf:"varint,2,opt,name=interval_ms,json=intervalMs,proto3" json:"interval_ms,omitempty"` // between samples as they are taken
+	Usage         *Usage                 `protobuf:"bytes,3,opt,name=usage,proto3" json:"usage,omitempty"`                              // of the sandbox so far, measured for this answer where it can be
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4772,6 +4773,13 @@ func (x *GetMetricsResponse) GetIntervalMs() int64 {
 		return x.IntervalMs
 	}
 	return 0
+}
+
+func (x *GetMetricsResponse) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
 }
 
 type Sample struct {
@@ -7347,11 +7355,12 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"fromUnixMs\x12\x1c\n" +
 	"\n" +
 	"to_unix_ms\x18\x03 \x01(\x03R\btoUnixMs\x12\x14\n" +
-	"\x05limit\x18\x04 \x01(\x03R\x05limit\"d\n" +
+	"\x05limit\x18\x04 \x01(\x03R\x05limit\"\x8e\x01\n" +
 	"\x12GetMetricsResponse\x12-\n" +
 	"\asamples\x18\x01 \x03(\v2\x13.cay.node.v1.SampleR\asamples\x12\x1f\n" +
 	"\vinterval_ms\x18\x02 \x01(\x03R\n" +
-	"intervalMs\"\xa8\x02\n" +
+	"intervalMs\x12(\n" +
+	"\x05usage\x18\x03 \x01(\v2\x12.cay.node.v1.UsageR\x05usage\"\xa8\x02\n" +
 	"\x06Sample\x12\x1c\n" +
 	"\n" +
 	"at_unix_ms\x18\x01 \x01(\x03R\batUnixMs\x12\x1b\n" +
@@ -7680,93 +7689,94 @@ var file_nodev1_node_proto_depIdxs = []int32{
 	99,  // 36: cay.node.v1.OpenContextRequest.env:type_name -> cay.node.v1.OpenContextRequest.EnvEntry
 	63,  // 37: cay.node.v1.ListContextsResponse.items:type_name -> cay.node.v1.Context
 	66,  // 38: cay.node.v1.GetMetricsResponse.samples:type_name -> cay.node.v1.Sample
-	101, // 39: cay.node.v1.SearchFilesResponse.items:type_name -> cay.node.v1.SearchFilesResponse.Match
-	76,  // 40: cay.node.v1.WriteArchiveRequest.header:type_name -> cay.node.v1.WriteArchiveHeader
-	81,  // 41: cay.node.v1.ListVolumesResponse.volumes:type_name -> cay.node.v1.Volume
-	88,  // 42: cay.node.v1.ExportVolumeResponse.digest:type_name -> cay.node.v1.VolumeDigest
-	90,  // 43: cay.node.v1.ImportVolumeRequest.header:type_name -> cay.node.v1.ImportVolumeHeader
-	95,  // 44: cay.node.v1.CodeReport.Result.data:type_name -> cay.node.v1.CodeReport.Data
-	44,  // 45: cay.node.v1.SearchFilesResponse.Match.file:type_name -> cay.node.v1.FileInfo
-	100, // 46: cay.node.v1.SearchFilesResponse.Match.lines:type_name -> cay.node.v1.SearchFilesResponse.Line
-	0,   // 47: cay.node.v1.NodeService.GetInfo:input_type -> cay.node.v1.GetInfoRequest
-	5,   // 48: cay.node.v1.NodeService.Create:input_type -> cay.node.v1.CreateRequest
-	7,   // 49: cay.node.v1.NodeService.Destroy:input_type -> cay.node.v1.DestroyRequest
-	9,   // 50: cay.node.v1.NodeService.Freeze:input_type -> cay.node.v1.FreezeRequest
-	11,  // 51: cay.node.v1.NodeService.Thaw:input_type -> cay.node.v1.ThawRequest
-	13,  // 52: cay.node.v1.NodeService.List:input_type -> cay.node.v1.ListRequest
-	16,  // 53: cay.node.v1.NodeService.Adopt:input_type -> cay.node.v1.AdoptRequest
-	18,  // 54: cay.node.v1.NodeService.Watch:input_type -> cay.node.v1.WatchRequest
-	27,  // 55: cay.node.v1.NodeService.Process:input_type -> cay.node.v1.ProcessInput
-	40,  // 56: cay.node.v1.NodeService.ListProcesses:input_type -> cay.node.v1.ListProcessesRequest
-	42,  // 57: cay.node.v1.NodeService.Signal:input_type -> cay.node.v1.SignalRequest
-	56,  // 58: cay.node.v1.NodeService.ReadOutput:input_type -> cay.node.v1.ReadOutputRequest
-	58,  // 59: cay.node.v1.NodeService.OpenContext:input_type -> cay.node.v1.OpenContextRequest
-	59,  // 60: cay.node.v1.NodeService.ListContexts:input_type -> cay.node.v1.ListContextsRequest
-	61,  // 61: cay.node.v1.NodeService.CloseContext:input_type -> cay.node.v1.ContextRequest
-	61,  // 62: cay.node.v1.NodeService.InterruptContext:input_type -> cay.node.v1.ContextRequest
-	61,  // 63: cay.node.v1.NodeService.RestartContext:input_type -> cay.node.v1.ContextRequest
-	64,  // 64: cay.node.v1.NodeService.GetMetrics:input_type -> cay.node.v1.GetMetricsRequest
-	67,  // 65: cay.node.v1.NodeService.ReadLogs:input_type -> cay.node.v1.ReadLogsRequest
-	45,  // 66: cay.node.v1.NodeService.Stat:input_type -> cay.node.v1.StatRequest
-	46,  // 67: cay.node.v1.NodeService.ListFiles:input_type -> cay.node.v1.ListFilesRequest
-	48,  // 68: cay.node.v1.NodeService.Mkdir:input_type -> cay.node.v1.MkdirRequest
-	49,  // 69: cay.node.v1.NodeService.Move:input_type -> cay.node.v1.MoveRequest
-	50,  // 70: cay.node.v1.NodeService.Remove:input_type -> cay.node.v1.RemoveRequest
-	52,  // 71: cay.node.v1.NodeService.ReadFile:input_type -> cay.node.v1.ReadFileRequest
-	54,  // 72: cay.node.v1.NodeService.WriteFile:input_type -> cay.node.v1.WriteFileRequest
-	69,  // 73: cay.node.v1.NodeService.SearchFiles:input_type -> cay.node.v1.SearchFilesRequest
-	71,  // 74: cay.node.v1.NodeService.Chmod:input_type -> cay.node.v1.ChmodRequest
-	72,  // 75: cay.node.v1.NodeService.Compose:input_type -> cay.node.v1.ComposeRequest
-	73,  // 76: cay.node.v1.NodeService.ReadArchive:input_type -> cay.node.v1.ReadArchiveRequest
-	75,  // 77: cay.node.v1.NodeService.WriteArchive:input_type -> cay.node.v1.WriteArchiveRequest
-	78,  // 78: cay.node.v1.NodeService.WatchFiles:input_type -> cay.node.v1.WatchFilesRequest
-	80,  // 79: cay.node.v1.NodeService.CreateVolume:input_type -> cay.node.v1.CreateVolumeRequest
-	82,  // 80: cay.node.v1.NodeService.ListVolumes:input_type -> cay.node.v1.ListVolumesRequest
-	84,  // 81: cay.node.v1.NodeService.DeleteVolume:input_type -> cay.node.v1.DeleteVolumeRequest
-	86,  // 82: cay.node.v1.NodeService.ExportVolume:input_type -> cay.node.v1.ExportVolumeRequest
-	89,  // 83: cay.node.v1.NodeService.ImportVolume:input_type -> cay.node.v1.ImportVolumeRequest
-	1,   // 84: cay.node.v1.NodeService.GetInfo:output_type -> cay.node.v1.Info
-	6,   // 85: cay.node.v1.NodeService.Create:output_type -> cay.node.v1.CreateResponse
-	8,   // 86: cay.node.v1.NodeService.Destroy:output_type -> cay.node.v1.DestroyResponse
-	10,  // 87: cay.node.v1.NodeService.Freeze:output_type -> cay.node.v1.FreezeResponse
-	12,  // 88: cay.node.v1.NodeService.Thaw:output_type -> cay.node.v1.ThawResponse
-	15,  // 89: cay.node.v1.NodeService.List:output_type -> cay.node.v1.ListResponse
-	17,  // 90: cay.node.v1.NodeService.Adopt:output_type -> cay.node.v1.AdoptResponse
-	19,  // 91: cay.node.v1.NodeService.Watch:output_type -> cay.node.v1.Event
-	32,  // 92: cay.node.v1.NodeService.Process:output_type -> cay.node.v1.ProcessOutput
-	41,  // 93: cay.node.v1.NodeService.ListProcesses:output_type -> cay.node.v1.ListProcessesResponse
-	43,  // 94: cay.node.v1.NodeService.Signal:output_type -> cay.node.v1.SignalResponse
-	57,  // 95: cay.node.v1.NodeService.ReadOutput:output_type -> cay.node.v1.ReadOutputResponse
-	63,  // 96: cay.node.v1.NodeService.OpenContext:output_type -> cay.node.v1.Context
-	60,  // 97: cay.node.v1.NodeService.ListContexts:output_type -> cay.node.v1.ListContextsResponse
-	62,  // 98: cay.node.v1.NodeService.CloseContext:output_type -> cay.node.v1.ContextResponse
-	63,  // 99: cay.node.v1.NodeService.InterruptContext:output_type -> cay.node.v1.Context
-	63,  // 100: cay.node.v1.NodeService.RestartContext:output_type -> cay.node.v1.Context
-	65,  // 101: cay.node.v1.NodeService.GetMetrics:output_type -> cay.node.v1.GetMetricsResponse
-	68,  // 102: cay.node.v1.NodeService.ReadLogs:output_type -> cay.node.v1.LogEntry
-	44,  // 103: cay.node.v1.NodeService.Stat:output_type -> cay.node.v1.FileInfo
-	47,  // 104: cay.node.v1.NodeService.ListFiles:output_type -> cay.node.v1.ListFilesResponse
-	44,  // 105: cay.node.v1.NodeService.Mkdir:output_type -> cay.node.v1.FileInfo
-	44,  // 106: cay.node.v1.NodeService.Move:output_type -> cay.node.v1.FileInfo
-	51,  // 107: cay.node.v1.NodeService.Remove:output_type -> cay.node.v1.RemoveResponse
-	53,  // 108: cay.node.v1.NodeService.ReadFile:output_type -> cay.node.v1.ReadFileResponse
-	44,  // 109: cay.node.v1.NodeService.WriteFile:output_type -> cay.node.v1.FileInfo
-	70,  // 110: cay.node.v1.NodeService.SearchFiles:output_type -> cay.node.v1.SearchFilesResponse
-	44,  // 111: cay.node.v1.NodeService.Chmod:output_type -> cay.node.v1.FileInfo
-	44,  // 112: cay.node.v1.NodeService.Compose:output_type -> cay.node.v1.FileInfo
-	74,  // 113: cay.node.v1.NodeService.ReadArchive:output_type -> cay.node.v1.ReadArchiveResponse
-	77,  // 114: cay.node.v1.NodeService.WriteArchive:output_type -> cay.node.v1.WriteArchiveResponse
-	79,  // 115: cay.node.v1.NodeService.WatchFiles:output_type -> cay.node.v1.WatchEvent
-	81,  // 116: cay.node.v1.NodeService.CreateVolume:output_type -> cay.node.v1.Volume
-	83,  // 117: cay.node.v1.NodeService.ListVolumes:output_type -> cay.node.v1.ListVolumesResponse
-	85,  // 118: cay.node.v1.NodeService.DeleteVolume:output_type -> cay.node.v1.DeleteVolumeResponse
-	87,  // 119: cay.node.v1.NodeService.ExportVolume:output_type -> cay.node.v1.ExportVolumeResponse
-	81,  // 120: cay.node.v1.NodeService.ImportVolume:output_type -> cay.node.v1.Volume
-	84,  // [84:121] is the sub-list for method output_type
-	47,  // [47:84] is the sub-list for method input_type
-	47,  // [47:47] is the sub-list for extension type_name
-	47,  // [47:47] is the sub-list for extension extendee
-	0,   // [0:47] is the sub-list for field type_name
+	24,  // 39: cay.node.v1.GetMetricsResponse.usage:type_name -> cay.node.v1.Usage
+	101, // 40: cay.node.v1.SearchFilesResponse.items:type_name -> cay.node.v1.SearchFilesResponse.Match
+	76,  // 41: cay.node.v1.WriteArchiveRequest.header:type_name -> cay.node.v1.WriteArchiveHeader
+	81,  // 42: cay.node.v1.ListVolumesResponse.volumes:type_name -> cay.node.v1.Volume
+	88,  // 43: cay.node.v1.ExportVolumeResponse.digest:type_name -> cay.node.v1.VolumeDigest
+	90,  // 44: cay.node.v1.ImportVolumeRequest.header:type_name -> cay.node.v1.ImportVolumeHeader
+	95,  // 45: cay.node.v1.CodeReport.Result.data:type_name -> cay.node.v1.CodeReport.Data
+	44,  // 46: cay.node.v1.SearchFilesResponse.Match.file:type_name -> cay.node.v1.FileInfo
+	100, // 47: cay.node.v1.SearchFilesResponse.Match.lines:type_name -> cay.node.v1.SearchFilesResponse.Line
+	0,   // 48: cay.node.v1.NodeService.GetInfo:input_type -> cay.node.v1.GetInfoRequest
+	5,   // 49: cay.node.v1.NodeService.Create:input_type -> cay.node.v1.CreateRequest
+	7,   // 50: cay.node.v1.NodeService.Destroy:input_type -> cay.node.v1.DestroyRequest
+	9,   // 51: cay.node.v1.NodeService.Freeze:input_type -> cay.node.v1.FreezeRequest
+	11,  // 52: cay.node.v1.NodeService.Thaw:input_type -> cay.node.v1.ThawRequest
+	13,  // 53: cay.node.v1.NodeService.List:input_type -> cay.node.v1.ListRequest
+	16,  // 54: cay.node.v1.NodeService.Adopt:input_type -> cay.node.v1.AdoptRequest
+	18,  // 55: cay.node.v1.NodeService.Watch:input_type -> cay.node.v1.WatchRequest
+	27,  // 56: cay.node.v1.NodeService.Process:input_type -> cay.node.v1.ProcessInput
+	40,  // 57: cay.node.v1.NodeService.ListProcesses:input_type -> cay.node.v1.ListProcessesRequest
+	42,  // 58: cay.node.v1.NodeService.Signal:input_type -> cay.node.v1.SignalRequest
+	56,  // 59: cay.node.v1.NodeService.ReadOutput:input_type -> cay.node.v1.ReadOutputRequest
+	58,  // 60: cay.node.v1.NodeService.OpenContext:input_type -> cay.node.v1.OpenContextRequest
+	59,  // 61: cay.node.v1.NodeService.ListContexts:input_type -> cay.node.v1.ListContextsRequest
+	61,  // 62: cay.node.v1.NodeService.CloseContext:input_type -> cay.node.v1.ContextRequest
+	61,  // 63: cay.node.v1.NodeService.InterruptContext:input_type -> cay.node.v1.ContextRequest
+	61,  // 64: cay.node.v1.NodeService.RestartContext:input_type -> cay.node.v1.ContextRequest
+	64,  // 65: cay.node.v1.NodeService.GetMetrics:input_type -> cay.node.v1.GetMetricsRequest
+	67,  // 66: cay.node.v1.NodeService.ReadLogs:input_type -> cay.node.v1.ReadLogsRequest
+	45,  // 67: cay.node.v1.NodeService.Stat:input_type -> cay.node.v1.StatRequest
+	46,  // 68: cay.node.v1.NodeService.ListFiles:input_type -> cay.node.v1.ListFilesRequest
+	48,  // 69: cay.node.v1.NodeService.Mkdir:input_type -> cay.node.v1.MkdirRequest
+	49,  // 70: cay.node.v1.NodeService.Move:input_type -> cay.node.v1.MoveRequest
+	50,  // 71: cay.node.v1.NodeService.Remove:input_type -> cay.node.v1.RemoveRequest
+	52,  // 72: cay.node.v1.NodeService.ReadFile:input_type -> cay.node.v1.ReadFileRequest
+	54,  // 73: cay.node.v1.NodeService.WriteFile:input_type -> cay.node.v1.WriteFileRequest
+	69,  // 74: cay.node.v1.NodeService.SearchFiles:input_type -> cay.node.v1.SearchFilesRequest
+	71,  // 75: cay.node.v1.NodeService.Chmod:input_type -> cay.node.v1.ChmodRequest
+	72,  // 76: cay.node.v1.NodeService.Compose:input_type -> cay.node.v1.ComposeRequest
+	73,  // 77: cay.node.v1.NodeService.ReadArchive:input_type -> cay.node.v1.ReadArchiveRequest
+	75,  // 78: cay.node.v1.NodeService.WriteArchive:input_type -> cay.node.v1.WriteArchiveRequest
+	78,  // 79: cay.node.v1.NodeService.WatchFiles:input_type -> cay.node.v1.WatchFilesRequest
+	80,  // 80: cay.node.v1.NodeService.CreateVolume:input_type -> cay.node.v1.CreateVolumeRequest
+	82,  // 81: cay.node.v1.NodeService.ListVolumes:input_type -> cay.node.v1.ListVolumesRequest
+	84,  // 82: cay.node.v1.NodeService.DeleteVolume:input_type -> cay.node.v1.DeleteVolumeRequest
+	86,  // 83: cay.node.v1.NodeService.ExportVolume:input_type -> cay.node.v1.ExportVolumeRequest
+	89,  // 84: cay.node.v1.NodeService.ImportVolume:input_type -> cay.node.v1.ImportVolumeRequest
+	1,   // 85: cay.node.v1.NodeService.GetInfo:output_type -> cay.node.v1.Info
+	6,   // 86: cay.node.v1.NodeService.Create:output_type -> cay.node.v1.CreateResponse
+	8,   // 87: cay.node.v1.NodeService.Destroy:output_type -> cay.node.v1.DestroyResponse
+	10,  // 88: cay.node.v1.NodeService.Freeze:output_type -> cay.node.v1.FreezeResponse
+	12,  // 89: cay.node.v1.NodeService.Thaw:output_type -> cay.node.v1.ThawResponse
+	15,  // 90: cay.node.v1.NodeService.List:output_type -> cay.node.v1.ListResponse
+	17,  // 91: cay.node.v1.NodeService.Adopt:output_type -> cay.node.v1.AdoptResponse
+	19,  // 92: cay.node.v1.NodeService.Watch:output_type -> cay.node.v1.Event
+	32,  // 93: cay.node.v1.NodeService.Process:output_type -> cay.node.v1.ProcessOutput
+	41,  // 94: cay.node.v1.NodeService.ListProcesses:output_type -> cay.node.v1.ListProcessesResponse
+	43,  // 95: cay.node.v1.NodeService.Signal:output_type -> cay.node.v1.SignalResponse
+	57,  // 96: cay.node.v1.NodeService.ReadOutput:output_type -> cay.node.v1.ReadOutputResponse
+	63,  // 97: cay.node.v1.NodeService.OpenContext:output_type -> cay.node.v1.Context
+	60,  // 98: cay.node.v1.NodeService.ListContexts:output_type -> cay.node.v1.ListContextsResponse
+	62,  // 99: cay.node.v1.NodeService.CloseContext:output_type -> cay.node.v1.ContextResponse
+	63,  // 100: cay.node.v1.NodeService.InterruptContext:output_type -> cay.node.v1.Context
+	63,  // 101: cay.node.v1.NodeService.RestartContext:output_type -> cay.node.v1.Context
+	65,  // 102: cay.node.v1.NodeService.GetMetrics:output_type -> cay.node.v1.GetMetricsResponse
+	68,  // 103: cay.node.v1.NodeService.ReadLogs:output_type -> cay.node.v1.LogEntry
+	44,  // 104: cay.node.v1.NodeService.Stat:output_type -> cay.node.v1.FileInfo
+	47,  // 105: cay.node.v1.NodeService.ListFiles:output_type -> cay.node.v1.ListFilesResponse
+	44,  // 106: cay.node.v1.NodeService.Mkdir:output_type -> cay.node.v1.FileInfo
+	44,  // 107: cay.node.v1.NodeService.Move:output_type -> cay.node.v1.FileInfo
+	51,  // 108: cay.node.v1.NodeService.Remove:output_type -> cay.node.v1.RemoveResponse
+	53,  // 109: cay.node.v1.NodeService.ReadFile:output_type -> cay.node.v1.ReadFileResponse
+	44,  // 110: cay.node.v1.NodeService.WriteFile:output_type -> cay.node.v1.FileInfo
+	70,  // 111: cay.node.v1.NodeService.SearchFiles:output_type -> cay.node.v1.SearchFilesResponse
+	44,  // 112: cay.node.v1.NodeService.Chmod:output_type -> cay.node.v1.FileInfo
+	44,  // 113: cay.node.v1.NodeService.Compose:output_type -> cay.node.v1.FileInfo
+	74,  // 114: cay.node.v1.NodeService.ReadArchive:output_type -> cay.node.v1.ReadArchiveResponse
+	77,  // 115: cay.node.v1.NodeService.WriteArchive:output_type -> cay.node.v1.WriteArchiveResponse
+	79,  // 116: cay.node.v1.NodeService.WatchFiles:output_type -> cay.node.v1.WatchEvent
+	81,  // 117: cay.node.v1.NodeService.CreateVolume:output_type -> cay.node.v1.Volume
+	83,  // 118: cay.node.v1.NodeService.ListVolumes:output_type -> cay.node.v1.ListVolumesResponse
+	85,  // 119: cay.node.v1.NodeService.DeleteVolume:output_type -> cay.node.v1.DeleteVolumeResponse
+	87,  // 120: cay.node.v1.NodeService.ExportVolume:output_type -> cay.node.v1.ExportVolumeResponse
+	81,  // 121: cay.node.v1.NodeService.ImportVolume:output_type -> cay.node.v1.Volume
+	85,  // [85:122] is the sub-list for method output_type
+	48,  // [48:85] is the sub-list for method input_type
+	48,  // [48:48] is the sub-list for extension type_name
+	48,  // [48:48] is the sub-list for extension extendee
+	0,   // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_nodev1_node_proto_init() }

@@ -280,6 +280,11 @@ func (n *Node) Signal(_ context.Context, r *connect.Request[nodev1.SignalRequest
 	return connect.NewResponse(&nodev1.SignalResponse{}), nil
 }
 
+// GetMetrics implements the node service: every sandbox has used the same.
+func (n *Node) GetMetrics(context.Context, *connect.Request[nodev1.GetMetricsRequest]) (*connect.Response[nodev1.GetMetricsResponse], error) {
+	return connect.NewResponse(&nodev1.GetMetricsResponse{Usage: &nodev1.Usage{CpuSeconds: 0.25, PeakMemoryMb: 33}}), nil
+}
+
 // ReadFile implements the node service: the sandboxes' files are Files.
 func (n *Node) ReadFile(_ context.Context, r *connect.Request[nodev1.ReadFileRequest], stream *connect.ServerStream[nodev1.ReadFileResponse]) error {
 	content, ok := n.Files[r.Msg.Path]
