@@ -6,6 +6,7 @@ import (
 	"math"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -125,19 +126,15 @@ func (s *Sessions) Users(ctx context.Context, project, id cay.ID) ([]*cay.Sandbo
 // Delete begins the end of the session and returns when its files are gone, or as it is when ctx ends. While sandboxes use it it is
 // cay.Conflict; with force they end first. One that has ended is returned as it is.
 func (s *Sessions) Delete(ctx context.Context, project, id cay.ID, force bool) (*cay.Session, error) {
-	row, err := s.mutate(ctx, id, func(row *cay.Session, users []*cay.Sandbox) error {
-		if row.ProjectID != project {
-			return missing(id)
+	row, user, err := s.begin(ctx, project, id, force)
+	if user != nil && strings.HasPrefix(string(user.Spec.ManagedBy), cay.PrefixJob) {
+		// Its job may have finished, and then it is about to end as well.
+		finishing, cancel := context.WithTimeout(ctx, finishPatience)
+		if sb, waited := s.sandboxes.Wait(finishing, project, user.ID, cay.Terminating); waited == nil && !sb.Status.Active() {
+			row, _, err = s.begin(ctx, project, id, force)
 		}
-		if row.Status.Ended() {
-			return errUnchanged
-		}
-		if list := others(users, id); len(list) > 0 && !force {
-			return cay.Errorf(cay.Conflict, "sandbox %s uses the session; end it first, or delete with force", list[0].ID).
-				With("sandbox_id", string(list[0].ID))
-		}
-		return row.Transition(cay.SessionDeleting, cay.ReasonDeleted, now())
-	})
+		cancel()
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -157,6 +154,29 @@ func (s *Sessions) Delete(ctx context.Context, project, id cay.ID, force bool) (
 		}
 	}
 	return row, nil
+}
+
+// begin makes the session one that is deleting. One that is in use names its user beside the error, unless that is ending already: the
+// end of the session waits for it.
+func (s *Sessions) begin(ctx context.Context, project, id cay.ID, force bool) (row *cay.Session, user *cay.Sandbox, err error) {
+	row, err = s.mutate(ctx, id, func(row *cay.Session, users []*cay.Sandbox) error {
+		user = nil
+		if row.ProjectID != project {
+			return missing(id)
+		}
+		if row.Status.Ended() {
+			return errUnchanged
+		}
+		for _, sb := range others(users, id) {
+			if sb.Status.Active() && !force {
+				user = sb
+				return cay.Errorf(cay.Conflict, "sandbox %s uses the session; end it first, or delete with force", sb.ID).
+					With("sandbox_id", string(sb.ID))
+			}
+		}
+		return row.Transition(cay.SessionDeleting, cay.ReasonDeleted, now())
+	})
+	return row, user, err
 }
 
 // end removes all that there is of a session that is deleting: its users, its volume, its archive. It can be taken up anywhere.

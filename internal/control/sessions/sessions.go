@@ -85,6 +85,8 @@ const (
 	helperTimeout   = transferTimeout  // the helper may have to wait for a restore
 	writeTimeout    = 10 * time.Second // of a row, also while stopping
 
+	finishPatience = time.Second // for the sandbox of a job to begin to end, which it does once the job has finished
+
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute
 

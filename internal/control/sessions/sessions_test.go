@@ -3,6 +3,7 @@ package sessions_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -157,6 +158,42 @@ func TestASessionInUseIsDeletedByForceAlone(t *testing.T) {
 		t.Errorf("session %s, its user %s (%s)", got.Status, ended.Status, ended.StatusReason)
 	}
 	p.wantNoVolume(row)
+}
+
+func TestASandboxThatIsEndingHoldsNoSessionBack(t *testing.T) {
+	for name, req := range map[string]cay.CreateSandbox{
+		"a client's own":            {},
+		"of a job that is finished": {ID: cay.NewID(cay.PrefixSandbox), ManagedBy: cay.NewID(cay.PrefixJob)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := start(t, config())
+			release, begun := make(chan struct{}), make(chan struct{}, 10)
+			p.node.OnDestroy = func(context.Context, *nodev1.DestroyRequest) error {
+				begun <- struct{}{}
+				<-release
+				return nil
+			}
+			row := p.session(cay.CreateSession{})
+			req.SessionID = row.ID
+			sb, err := p.life.Create(t.Context(), project, req)
+			p.ok(err)
+			p.wait(sb.ID, cay.Ready)
+			_, err = p.life.Delete(t.Context(), project, sb.ID)
+			p.ok(err)
+			<-begun
+			deleted := make(chan error, 1)
+			go func() {
+				got, err := p.Delete(t.Context(), project, row.ID, false)
+				if err == nil && got.Status != cay.SessionDeleted {
+					err = fmt.Errorf("it is %s", got.Status)
+				}
+				deleted <- err
+			}()
+			p.becomes(row.ID, cay.SessionDeleting)
+			close(release)
+			p.ok(<-deleted)
+		})
+	}
 }
 
 func TestADeleteGoesOnAfterItsCallerAndAfterARestart(t *testing.T) {

@@ -15,7 +15,7 @@ export async function main(): Promise<void> {
     console.log(await session.files.readText("sorted.txt"));
     for await (const entry of session.files.list()) console.log(entry.path, entry.size);
   } finally {
-    await session.delete({ force: true }); // its files go with it, and the sandbox of the last job that may still be ending
+    await session.delete(); // its files go with it
   }
 }
 
