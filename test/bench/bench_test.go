@@ -175,3 +175,18 @@ func TestSettingsAreChecked(t *testing.T) {
 		t.Error("an argument was accepted")
 	}
 }
+
+func TestAPercentileIsASample(t *testing.T) {
+	var hundred []float64
+	for n := range 100 {
+		hundred = append(hundred, float64(100-n))
+	}
+	for p, want := range map[float64]float64{99: 99, 100: 100, 50: 50, 1: 1, 0: 1} {
+		if got := percentile(hundred, p); got != want {
+			t.Errorf("%v of 100: %v, want %v", p, got, want)
+		}
+	}
+	if got := percentile([]float64{7}, 99); got != 7 {
+		t.Errorf("of one: %v", got)
+	}
+}
