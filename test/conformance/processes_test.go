@@ -103,6 +103,15 @@ func TestP5ACanceledPipelineIsGone(t *testing.T) {
 			return nil
 		})
 	}
+	runs := func(t *testing.T, pattern string, want int) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, "it runs", func() error {
+			if n := sb.In(t).Count(pattern); n < want {
+				return fmt.Errorf("%d processes", n)
+			}
+			return nil
+		})
+	}
 	t.Run("the request is dropped", func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -110,12 +119,7 @@ func TestP5ACanceledPipelineIsGone(t *testing.T) {
 			_, err := sb.Client.Exec(ctx, sb.ID, `sh -c 'sleep 3003 | sleep 3003'`, fields{"kill_on_disconnect": true})
 			done <- err
 		}()
-		testkit.Eventually(t, time.Minute, "the pipe runs", func() error {
-			if sb.In(t).Count("sleep 3003") < 2 {
-				return fmt.Errorf("not yet")
-			}
-			return nil
-		})
+		runs(t, "sleep 3003", 2)
 		cancel()
 		if err := <-done; err == nil {
 			t.Error("a dropped request succeeded")
@@ -124,6 +128,7 @@ func TestP5ACanceledPipelineIsGone(t *testing.T) {
 	})
 	t.Run("the stream is dropped", func(t *testing.T) {
 		stream, _ := sb.In(t).Open(t.Context(), `sh -c 'sleep 3004 | cat'`, fields{"kill_on_disconnect": true})
+		runs(t, "sleep 3004", 1)
 		stream.Close()
 		gone(t, "sleep 3004")
 	})
@@ -151,7 +156,9 @@ func TestP5ACanceledPipelineIsGone(t *testing.T) {
 	})
 	t.Run("without kill_on_disconnect it runs on", func(t *testing.T) {
 		stream, _ := sb.In(t).Open(t.Context(), `sleep 3006 | cat`)
+		runs(t, "sleep 3006", 1)
 		stream.Close()
+		sb.In(t).Must("sleep 1") // the time in which it would be killed
 		if n := sb.In(t).Count("sleep 3006"); n != 1 {
 			t.Errorf("%d processes, want 1", n)
 		}
