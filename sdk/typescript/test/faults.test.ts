@@ -5,7 +5,7 @@ import { randomBytes } from "node:crypto";
 import { inspect } from "node:util";
 import { CaySandboxError, Sandbox, Server } from "../src/index.js";
 import { FakeServer } from "./fake/server.js";
-import { fails, collect } from "./suite/expect.js";
+import { fails, collect, until } from "./suite/expect.js";
 import { textOf } from "./suite/exec.js";
 
 describe("when the network or the server misbehaves", () => {
@@ -212,7 +212,7 @@ describe("when the network or the server misbehaves", () => {
 
   it("a request without an answer ends at its timeout", async () => {
     fake.faults.push({ match: /\/v1\/info$/, times: 100, answer: () => undefined });
-    const server = new Server({ url: fake.url, apiKey: fake.key, requestTimeout: 0.2, maxRetries: 1 });
+    const server = new Server({ url: fake.url, apiKey: fake.key, requestTimeout: 1, maxRetries: 1 });
     assert.equal((await fails(server.info())).reason, "timeout");
     assert.equal(fake.count(/info$/), 2);
   });
@@ -221,7 +221,8 @@ describe("when the network or the server misbehaves", () => {
     fake.faults.push({ match: /\/processes$/, times: 100, answer: unavailable("5") });
     const controller = new AbortController();
     const listing = fails(sandbox.processes.list({ signal: controller.signal }));
-    setTimeout(() => controller.abort(), 100);
+    await until(async () => fake.count(/processes$/) === 1, "the first attempt was made");
+    controller.abort();
     assert.equal((await listing).name, "AbortError");
     assert.equal(fake.count(/processes$/), 1);
     assert.equal((await fails(sandbox.exec("true", { signal: controller.signal }))).name, "AbortError");
