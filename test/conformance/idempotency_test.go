@@ -36,7 +36,7 @@ var repeatables = map[string]repeatable{
 	"exec": {path: "/exec", body: fields{"command": "echo x >> /workspace/n"}, other: fields{"command": "echo y"}, same: "process_id",
 		doubled: says("1\n", "wc -l < /workspace/n")},
 	"start-process": {path: "/processes", body: fields{"command": "echo x >> /workspace/n; sleep 300"}, other: fields{"command": "sleep 301"}, same: "id",
-		doubled: says("1\n", "sleep .2; wc -l < /workspace/n")},
+		doubled: says("1\n", "until [ -s /workspace/n ]; do sleep .05; done; sleep .5; wc -l < /workspace/n")},
 	"run-code": {path: "/code", body: fields{"language": "sh", "code": "echo x >> /workspace/n"}, other: fields{"language": "sh", "code": "echo y"}, same: "process_id",
 		doubled: says("1\n", "wc -l < /workspace/n")},
 	"create-context": {path: "/contexts", body: fields{"language": "sh"}, other: fields{"language": "bash"}, same: "id"},
@@ -59,7 +59,7 @@ var repeatables = map[string]repeatable{
 
 // notRepeatable are POSTs whose repetition does nothing more than the first, or that are the guest's.
 var notRepeatable = map[string]string{
-	"create-sandbox": "has tests of its own", "create-ticket": "each is a new secret, which is not kept", "port-post": "is the guest's",
+	"create-sandbox": "has tests of its own", "submit-job": "is tested with jobs", "create-session": "is tested with sessions", "simple-submit-job": "is its alias", "simple-create-session": "is its alias", "create-ticket": "each is a new secret, which is not kept", "port-post": "is the guest's",
 	"resize-process": "sets what is so already", "interrupt-context": "does nothing once it is idle", "restart-context": "starts anew what is new already",
 }
 

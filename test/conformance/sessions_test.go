@@ -173,6 +173,18 @@ func TestASessionIsNamedListedAndEndsOnce(t *testing.T) {
 	if resp, err := inst.Do(t.Context(), "POST", "/v1/sessions", fields{"name": name}); err != nil || resp.Status != 409 || resp.Problem().Reason != "already_exists" || named(resp, "session_id") != s.ID {
 		t.Errorf("a name that is taken: %v %v", resp, err)
 	}
+	key := testkit.NewKey()
+	for range 2 {
+		resp, err := inst.Do(t.Context(), "POST", "/v1/sessions", fields{"metadata": fields{"once": key}}, "Idempotency-Key", key)
+		if err != nil || resp.Status != 201 {
+			t.Errorf("with a key: %v %v", resp, err)
+		}
+	}
+	if once, err := inst.ListSessions(t.Context(), "metadata.once="+key); err != nil || len(once) != 1 {
+		t.Errorf("one key made %+v, %v", once, err)
+	} else if err := inst.DeleteSession(t.Context(), once[0].ID); err != nil {
+		t.Error(err)
+	}
 	for _, query := range []string{"name=" + name, "metadata.k=" + name, "status=active&name=" + name} {
 		if list, err := inst.ListSessions(t.Context(), query); err != nil || len(list) != 1 || list[0].ID != s.ID {
 			t.Errorf("%s: %+v, %v", query, list, err)
