@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -311,7 +312,11 @@ func TestTheSimpleDoorOfSessions(t *testing.T) {
 	}
 	s := ask(201, "POST", "/session", fields{"ttlSeconds": 600, "diskGb": 0.25, "metadata": fields{"snake_key": "v"}})
 	id, _ := s["sessionId"].(string)
-	t.Cleanup(func() { ask(204, "DELETE", "/session/"+id+"?force=true", nil) })
+	t.Cleanup(func() {
+		if resp, err := inst.Do(context.Background(), "DELETE", "/session/"+id+"?force=true", nil); err != nil || resp.Status != 204 {
+			t.Errorf("DELETE /session: %v %v", resp, err)
+		}
+	})
 	if !strings.HasPrefix(id, "ses_") || s["volume"] == "" || s["expiresAt"] == nil || s["diskGb"] != 0.25 || fmt.Sprint(s["metadata"]) != "map[snake_key:v]" {
 		t.Errorf("POST /session: %v", s)
 	}
