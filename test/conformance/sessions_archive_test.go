@@ -59,9 +59,13 @@ print(hashlib.sha256(data).hexdigest())
 				if n := blobs(); n != 1 {
 					t.Errorf("%d blobs", n)
 				}
-				if left, err := filepath.Glob(filepath.Join(inst.DataDir, "volumes", "*")); err != nil || len(left) != 0 {
-					t.Errorf("left on the node: %v, %v", left, err)
-				}
+				testkit.Eventually(t, time.Minute, "nothing is left on the node", func() error {
+					left, err := filepath.Glob(filepath.Join(inst.DataDir, "volumes", "*"))
+					if err == nil && len(left) > 0 {
+						err = fmt.Errorf("%v", left)
+					}
+					return err
+				})
 				use()
 			}
 			s.MustSay("", "sh", "rm /session/l; echo changed > /session/d/f")

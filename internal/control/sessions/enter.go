@@ -16,7 +16,7 @@ const (
 )
 
 // Enter returns a sandbox in which the session's files can be reached at cay.SessionPath, counting as use of the session: one that uses
-// it and is READY, or a helper: a small one that serves the session, made on first use and gone a while after the last.
+// it and is READY, but no job's, or a helper: a small one that serves the session, made on first use and gone a while after the last.
 func (s *Sessions) Enter(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error) {
 	row, err := s.Get(ctx, project, id)
 	if err != nil {
@@ -80,7 +80,8 @@ func (s *Sessions) touch(ctx context.Context, row *cay.Session) error {
 	return err
 }
 
-// enterUser enters a sandbox of the session that is READY; nil: there is none. A paused one is left in peace.
+// enterUser enters a sandbox of the session that is READY; nil: there is none. A paused one is left in peace, and so is a job's, which
+// ends with its program and whatever is under way in it.
 func (s *Sessions) enterUser(ctx context.Context, row *cay.Session) (*cay.Sandbox, error) {
 	users, err := s.store.SessionUsers(ctx, row.ID)
 	if err != nil {
@@ -88,7 +89,7 @@ func (s *Sessions) enterUser(ctx context.Context, row *cay.Session) (*cay.Sandbo
 	}
 	var last error
 	for _, sb := range users {
-		if sb.Status != cay.Ready || sb.Op == cay.OpPause {
+		if sb.Status != cay.Ready || sb.Op == cay.OpPause || sb.Spec.ManagedBy != "" && !serves(sb, row.ID) {
 			continue
 		}
 		entered, err := s.sandboxes.Enter(ctx, row.ProjectID, sb.ID)
