@@ -302,7 +302,7 @@ func (tr *JobTranscript) Add(f JobFrame) error {
 	default:
 		return fmt.Errorf("a frame of type %q", f.Type)
 	}
-	if again := f.Seq/attemptSpan != tr.Seq/attemptSpan && tr.Seq > 0; !again && f.Seq != tr.Seq+size {
+	if again := f.Seq/attemptSpan != tr.Seq/attemptSpan; again && f.Seq%attemptSpan != size || !again && f.Seq != tr.Seq+size {
 		return fmt.Errorf("a %s frame of size %d has seq %d after %d", f.Type, size, f.Seq, tr.Seq)
 	}
 	tr.Seq = f.Seq

@@ -123,6 +123,17 @@ func (s *Session) Refresh() SessionObject {
 	return obj
 }
 
+// Unused waits until nobody uses the session: the sandbox of a job that has finished goes a moment later.
+func (s *Session) Unused() {
+	s.t.Helper()
+	Eventually(s.t, time.Minute, "nobody uses the session", func() error {
+		if now := s.Refresh(); len(now.UsedBy) > 0 {
+			return fmt.Errorf("it is used by %v", now.UsedBy)
+		}
+		return nil
+	})
+}
+
 // Run runs a program as a job in the session and waits for its end.
 func (s *Session) Run(language, code string, more ...Fields) JobObject {
 	s.t.Helper()

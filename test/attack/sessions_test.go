@@ -27,7 +27,7 @@ import socket; socket.socket(socket.AF_UNIX).bind('/session/sock')"`, root)
 	if out := sb.X("/session/id -u"); out.ExitCode == 0 && strings.TrimSpace(out.Stdout) != "2000" {
 		t.Errorf("a set-id program of a volume runs as %q", out.Stdout)
 	}
-	if out := sb.X("cat /session/disk | head -c 10 | wc -c; echo x > /session/null"); out.OK && !strings.HasPrefix(out.Stdout, "0") {
+	if out := sb.X("cat /session/disk | head -c 10 | wc -c; [ ! -e /session/null ] || echo x > /session/null"); out.OK && !strings.HasPrefix(out.Stdout, "0") {
 		t.Errorf("a device of a volume is one: %q", out.Stdout)
 	}
 	if err := inst.DeleteSandbox(t.Context(), sb.ID); err != nil {

@@ -44,23 +44,12 @@ echo ran' > d/x; chmod +x d/x`)
 	}
 }
 
-// unused waits until the sandbox of a job that has finished is gone.
-func unused(t *testing.T, s *testkit.Session) {
-	t.Helper()
-	testkit.Eventually(t, time.Minute, "nobody uses the session", func() error {
-		if now := s.Refresh(); len(now.UsedBy) > 0 {
-			return fmt.Errorf("it is used by %v", now.UsedBy)
-		}
-		return nil
-	})
-}
-
 func TestASandboxOfASessionHasItsFilesAndHasThemAlone(t *testing.T) {
 	t.Parallel()
 	inst := testkit.Server(t)
 	s := inst.Session(t)
 	s.MustSay("", "sh", "echo kept > /session/f")
-	unused(t, s)
+	s.Unused()
 	sb := inst.Create(t, fields{"session_id": s.ID})
 	sb.MustSay("kept\n", "cat /session/f")
 	if now := s.Refresh(); len(now.UsedBy) != 1 || now.UsedBy[0] != sb.ID {

@@ -15,21 +15,6 @@ import (
 	"github.com/cayhq/cay/internal/testkit"
 )
 
-// submitOnce submits a job that its key names, until the server has it: a server that is killed meanwhile may have it already.
-func submitOnce(ctx context.Context, c *testkit.Client, key string, body fields) (string, error) {
-	var id string
-	err := testkit.Until(3*time.Minute, func() error {
-		var j testkit.JobObject
-		resp, err := c.Do(ctx, "POST", "/v1/jobs", body, "Idempotency-Key", key)
-		if err == nil {
-			err = resp.Decode(202, &j)
-		}
-		id = j.ID
-		return err
-	})
-	return id, err
-}
-
 // each calls f for 0 to n-1 by several callers at once and returns what they answer.
 func each[T any](n, callers int, f func(i int) (T, error)) ([]T, error) {
 	out, faults := make([]T, n), make([]error, n)
@@ -155,16 +140,16 @@ func TestKillingServerAndNodeLosesAndDoublesNoJob(t *testing.T) {
 	var ids []string
 	for round, role := range []testkit.Role{testkit.RoleServer, testkit.RoleNode, testkit.RoleServer, testkit.RoleNode, testkit.RoleUp} {
 		begun := time.Now()
-		crashed := make(chan error, 1)
-		go func() {
-			<-time.After(time.Duration(200+round*350) * time.Millisecond) // the moment of the crash is what varies
-			crashed <- killAndReturn(inst, role)
-		}()
 		first := len(ids)
 		some, err := each(perRound, 4, func(i int) (string, error) {
-			return submitOnce(ctx, inst.Client, fmt.Sprintf("%s-%d-%d", session.ID, round, i), fields{"code": ledger(first + i), "session_id": session.ID, "session_shared": true})
+			j, err := inst.SubmitJob(ctx, ledger(first+i), fields{"session_id": session.ID, "session_shared": true})
+			return j.ID, err
 		})
-		if err := errors.Join(err, <-crashed); err != nil {
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-time.After(time.Duration(round*350) * time.Millisecond) // the moment of the crash is what varies
+		if err := killAndReturn(inst, role); err != nil {
 			t.Fatalf("kill %s: %v", role, err)
 		}
 		ids = append(ids, some...)
@@ -285,6 +270,7 @@ func TestWhatWasWrittenToASessionIsThereAfterItsSandboxWasKilled(t *testing.T) {
 	}
 	session.MustSay("0\n1\n2\n3000000\nd0 d1 d2\n", "sh", "cat log; stat -c %s big; echo d?")
 	// The node is killed as well, and finds the volume again.
+	session.Unused()
 	sb := inst.Create(t, fields{"session_id": session.ID})
 	sb.Must("echo last >> /session/log")
 	for _, role := range []testkit.Role{testkit.RoleNode, testkit.RoleUp} {

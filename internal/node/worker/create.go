@@ -53,7 +53,7 @@ func (w *Worker) create(ctx context.Context, req *nodev1.CreateRequest) (*nodev1
 		return nil, b.err
 	}
 	if b.state == dying {
-		return nil, cay.Errorf(cay.Gone, "the sandbox has ended")
+		return nil, cay.Errorf(cay.BootFailed, "the sandbox ended while it was brought up") // as when the node was killed meanwhile: it may be tried again
 	}
 	return &nodev1.CreateResponse{BootMs: b.bootMS, Warm: b.warm}, nil
 }
