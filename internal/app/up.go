@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -102,13 +103,16 @@ func Up(ctx context.Context, c config.Config, out, errOut io.Writer) error {
 		}
 	}()
 
-	env := childEnv()
+	env, serverEnv := childEnv(), childEnv()
+	if strings.HasPrefix(c.BlobURL, "s3:") {
+		serverEnv = childEnv("AWS_") // the credentials of the storage, by the names that its library knows
+	}
 	s := supervisor.Supervisor{
 		Log:   log,
 		Ready: ready,
 		Children: []*supervisor.Child{
 			{Name: "node", Args: []string{"node", "--inherited"}, Env: env, UID: -1, Config: nodeConf},
-			{Name: "server", Args: []string{"server", "--inherited"}, Env: env, UID: uid, GID: gid, Config: serverConf, Files: []*os.File{readyW, socket}},
+			{Name: "server", Args: []string{"server", "--inherited"}, Env: serverEnv, UID: uid, GID: gid, Config: serverConf, Files: []*os.File{readyW, socket}},
 		},
 	}
 	log.Info("starting", "data_dir", c.DataDir, "url", url)
@@ -154,12 +158,13 @@ func readInherited() (inherited, error) {
 	return in, nil
 }
 
-// childEnv passes on only what the standard variables of tracing and the search path need: nothing of the operator's shell ends up
-// in a process that guests or clients talk to.
-func childEnv() []string {
+// childEnv passes on the search path, the standard variables of tracing, and what else begins with one of the prefixes: nothing more of
+// the operator's shell ends up in a process that guests or clients talk to.
+func childEnv(prefixes ...string) []string {
+	prefixes = append(prefixes, "OTEL_", "XDG_RUNTIME_DIR=", "HOME=", "GOTRACEBACK=")
 	env := []string{"PATH=" + os.Getenv("PATH")}
 	for _, kv := range os.Environ() {
-		if strings.HasPrefix(kv, "OTEL_") || strings.HasPrefix(kv, "XDG_RUNTIME_DIR=") || strings.HasPrefix(kv, "HOME=") || strings.HasPrefix(kv, "GOTRACEBACK=") {
+		if slices.ContainsFunc(prefixes, func(prefix string) bool { return strings.HasPrefix(kv, prefix) }) {
 			env = append(env, kv)
 		}
 	}

@@ -42,7 +42,7 @@ type Config struct {
 	DefaultTTLSeconds float64 `key:"default_ttl_seconds" env:"CAY_DEFAULT_TTL_SECONDS" help:"life of a sandbox that asks for none"`
 	MaxTTLSeconds     float64 `key:"max_ttl_seconds" env:"CAY_MAX_TTL_SECONDS" help:"the longest life"`
 
-	BlobURL string `key:"blob_url" env:"CAY_BLOB_URL" help:"where artifacts and archives are kept: file:///a/folder or s3://bucket?region=…; empty: a folder in data_dir" secret:"true"`
+	BlobURL string `key:"blob_url" env:"CAY_BLOB_URL" help:"where artifacts and archives are kept: file:///a/folder, or s3://bucket?region=… with the credentials in the AWS_ variables; empty: a folder in data_dir" secret:"true"`
 
 	JobConcurrency      int64   `key:"job_concurrency" env:"CAY_JOB_CONCURRENCY" help:"jobs that run at once; 0: twice the machine's cores"`
 	MaxJobsProject      int64   `key:"max_jobs_per_project" env:"CAY_MAX_JOBS_PER_PROJECT" help:"jobs of one project that have not finished"`
