@@ -42,6 +42,7 @@ const (
 
 // SubmitJob is what a client asks for. A nil pointer or a zero value is the default.
 type SubmitJob struct {
+	ID            ID     // chosen beforehand: a repeated submission finds the first; "": a new one
 	Language      string // "": python
 	Code          []byte
 	Stdin         []byte

@@ -73,5 +73,5 @@ type Runtime struct {
 type IdempotencyRecord struct {
 	Done     bool
 	Status   int
-	ObjectID string
+	ObjectID string // of what was made; before it is done, of what is to be made where that was chosen beforehand
 }

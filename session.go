@@ -42,6 +42,7 @@ const SessionPath = "/session"
 
 // CreateSession is what a client asks for. Nil is the default.
 type CreateSession struct {
+	ID       ID     // chosen beforehand: a repeated create finds the first; "": a new one
 	Name     string // unique among the project's sessions that have not ended; "": none
 	TTL      *time.Duration
 	DiskGB   *float64

@@ -141,16 +141,30 @@ func TestKillingServerAndNodeLosesAndDoublesNoJob(t *testing.T) {
 	for round, role := range []testkit.Role{testkit.RoleServer, testkit.RoleNode, testkit.RoleServer, testkit.RoleNode, testkit.RoleUp} {
 		begun := time.Now()
 		first := len(ids)
-		some, err := each(perRound, 4, func(i int) (string, error) {
-			j, err := inst.SubmitJob(ctx, ledger(first+i), fields{"session_id": session.ID, "session_shared": true})
-			return j.ID, err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		// What is submitted while the server dies is submitted again under the same key until it is answered.
+		submitted := make(chan error, 1)
+		some := make([]string, perRound)
+		go func() {
+			_, err := each(perRound, 4, func(i int) (string, error) {
+				key := fmt.Sprintf("job %d", first+i)
+				return key, testkit.Until(2*time.Minute, func() error {
+					var j testkit.JobObject
+					resp, err := inst.Do(ctx, "POST", "/v1/jobs", fields{"code": ledger(first + i), "session_id": session.ID, "session_shared": true}, "Idempotency-Key", key)
+					if err == nil {
+						err = resp.Decode(202, &j)
+					}
+					some[i] = j.ID
+					return err
+				})
+			})
+			submitted <- err
+		}()
 		<-time.After(time.Duration(round*350) * time.Millisecond) // the moment of the crash is what varies
 		if err := killAndReturn(inst, role); err != nil {
 			t.Fatalf("kill %s: %v", role, err)
+		}
+		if err := <-submitted; err != nil {
+			t.Fatal(err)
 		}
 		ids = append(ids, some...)
 		t.Logf("kill %s: back after %v", role, time.Since(begun).Round(10*time.Millisecond))

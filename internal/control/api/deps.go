@@ -122,7 +122,9 @@ type Ports interface {
 type Idempotency interface {
 	// Begin claims the key. fresh: the caller does the work and calls Finish or Abandon. Not fresh and done: the stored answer.
 	// Not fresh and not done: the first is still running. A different fingerprint: cay.IdempotencyMismatch.
-	Begin(ctx context.Context, project cay.ID, route, key string, fingerprint [32]byte) (rec cay.IdempotencyRecord, fresh bool, err error)
+	// object is the id of what the caller would make, or "". Of a request that died with its server the next caller is fresh, and the
+	// record names the id that was chosen then: what it names may have been made already.
+	Begin(ctx context.Context, project cay.ID, route, key string, fingerprint [32]byte, object string) (rec cay.IdempotencyRecord, fresh bool, err error)
 	Finish(ctx context.Context, project cay.ID, route, key string, status int, objectID string) error
 	// Abandon makes the key fresh again, also one that was finished: a server's fault is not an answer to keep.
 	Abandon(ctx context.Context, project cay.ID, route, key string) error

@@ -309,14 +309,14 @@ type fakeRecord struct {
 	sum [32]byte
 }
 
-func (f *fakeIdempotency) Begin(_ context.Context, project cay.ID, route, key string, sum [32]byte) (cay.IdempotencyRecord, bool, error) {
+func (f *fakeIdempotency) Begin(_ context.Context, project cay.ID, route, key string, sum [32]byte, object string) (cay.IdempotencyRecord, bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	k := string(project) + route + key
 	rec, ok := f.recs[k]
 	if !ok {
 		f.recs[k] = fakeRecord{sum: sum}
-		return cay.IdempotencyRecord{}, true, nil
+		return cay.IdempotencyRecord{ObjectID: object}, true, nil
 	}
 	if rec.sum != sum {
 		return cay.IdempotencyRecord{}, false, cay.Errorf(cay.IdempotencyMismatch, "this key was used with another body")

@@ -23,10 +23,20 @@ type once struct {
 	project     cay.ID
 	route, key  string
 	fingerprint [32]byte
+	object      string // the id of what a fresh request is to make; "": it is not chosen beforehand
 }
 
 func (a *API) once(project cay.ID, route, key string, fingerprint [32]byte) once {
-	return once{a.Idempotency, project, route, key, fingerprint}
+	return once{a.Idempotency, project, route, key, fingerprint, ""}
+}
+
+// making is once for a request that makes an object of a kind, of the id in the record that begin answers: so that one which is repeated
+// because the server died in the middle of it finds what it had made.
+func (o once) making(prefix string) once {
+	if o.key != "" {
+		o.object = string(cay.NewID(prefix))
+	}
+	return o
 }
 
 const (
@@ -45,7 +55,7 @@ func (o once) begin(ctx context.Context) (rec cay.IdempotencyRecord, fresh bool,
 	poll := time.NewTicker(joinPoll)
 	defer poll.Stop()
 	for {
-		rec, fresh, err = o.store.Begin(ctx, o.project, o.route, o.key, o.fingerprint)
+		rec, fresh, err = o.store.Begin(ctx, o.project, o.route, o.key, o.fingerprint, o.object)
 		if err != nil || fresh {
 			return rec, fresh, err
 		}

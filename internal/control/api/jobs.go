@@ -76,7 +76,7 @@ func (a *API) submit(ctx context.Context, route string, in *submitJobInput) (*jo
 		}
 	}
 	who := exchangeOf(ctx).identity
-	once := a.once(who.ProjectID, "POST "+route, in.IdempotencyKey, in.Payload.sum)
+	once := a.once(who.ProjectID, "POST "+route, in.IdempotencyKey, in.Payload.sum).making(cay.PrefixJob)
 	rec, fresh, err := once.begin(ctx)
 	if err != nil {
 		return nil, err
@@ -84,6 +84,7 @@ func (a *API) submit(ctx context.Context, route string, in *submitJobInput) (*jo
 	id := cay.ID(rec.ObjectID)
 	var j *cay.Job
 	if fresh {
+		req.ID = id
 		if j, err = a.Jobs.Submit(ctx, who.ProjectID, who.KeyID, req); err != nil {
 			once.failed(ctx, err)
 			return nil, err

@@ -49,13 +49,14 @@ func (a *API) createSandbox(ctx context.Context, in *createSandboxInput) (*sandb
 		}
 	}
 	project := exchangeOf(ctx).identity.ProjectID
-	once := a.once(project, "POST /v1/sandboxes", in.IdempotencyKey, in.Payload.sum)
+	once := a.once(project, "POST /v1/sandboxes", in.IdempotencyKey, in.Payload.sum).making(cay.PrefixSandbox)
 	rec, fresh, err := once.begin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	id := cay.ID(rec.ObjectID)
 	if fresh {
+		req.ID = id
 		sb, err := a.Sandboxes.Create(ctx, project, req)
 		if err != nil {
 			once.failed(ctx, err)

@@ -52,7 +52,7 @@ func (a *API) newSession(ctx context.Context, route string, in *createSessionInp
 		return nil, err
 	}
 	project := exchangeOf(ctx).identity.ProjectID
-	once := a.once(project, "POST "+route, in.IdempotencyKey, in.Payload.sum)
+	once := a.once(project, "POST "+route, in.IdempotencyKey, in.Payload.sum).making(cay.PrefixSession)
 	rec, fresh, err := once.begin(ctx)
 	if err != nil {
 		return nil, err
@@ -63,6 +63,7 @@ func (a *API) newSession(ctx context.Context, route string, in *createSessionInp
 			return nil, err
 		}
 	} else {
+		req.ID = cay.ID(rec.ObjectID)
 		if s, err = a.Sessions.Create(ctx, project, req); err != nil {
 			once.failed(ctx, err)
 			return nil, err

@@ -111,6 +111,20 @@ func TestAHolderThatIsKilledAtAnyStepLosesNothingAndDoublesNothing(t *testing.T)
 	}
 }
 
+func TestARepeatedSubmissionOfAChosenIDFindsTheFirst(t *testing.T) {
+	p := start(t)
+	chosen := func(r *cay.SubmitJob) { r.ID = "job_01hzzzzzzzzzzzzzzzzzzzzzzz" }
+	first := p.submit(chosen)
+	p.Crash()
+	p.up()
+	if again := p.submit(chosen); again != first || first != "job_01hzzzzzzzzzzzzzzzzzzzzzzz" {
+		t.Errorf("first %s, again %s", first, again)
+	}
+	if rows, _, err := p.List(t.Context(), project, cay.JobQuery{Limit: 10}); err != nil || len(rows) != 1 {
+		t.Errorf("%d jobs, %v", len(rows), err)
+	}
+}
+
 func TestAHolderThatIsKilledWhileTheProgramRunsIsFollowedByAnother(t *testing.T) {
 	p := start(t)
 	release := make(chan struct{})

@@ -32,6 +32,12 @@ func (j *Jobs) Submit(ctx context.Context, project, _ cay.ID, req cay.SubmitJob)
 		return nil, err
 	}
 	row.ProjectID = project
+	if req.ID != "" {
+		if made, err := j.Get(ctx, project, req.ID); err == nil || cay.ReasonOf(err) != cay.NotFound {
+			return made, err
+		}
+		row.ID = req.ID
+	}
 	head := binary.AppendUvarint(nil, uint64(len(req.Code)))
 	if len(req.Code)+len(req.Stdin) <= inlineInput {
 		row.Input = slices.Concat(head, req.Code, req.Stdin)

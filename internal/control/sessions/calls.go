@@ -28,9 +28,14 @@ func (s *Sessions) Create(ctx context.Context, project cay.ID, req cay.CreateSes
 	if err := s.possible(); err != nil {
 		return nil, err
 	}
+	if req.ID == "" {
+		req.ID = cay.NewID(cay.PrefixSession)
+	} else if made, err := s.Get(ctx, project, req.ID); err == nil || cay.ReasonOf(err) != cay.NotFound {
+		return made, err
+	}
 	at := now()
 	row := &cay.Session{
-		ID: cay.NewID(cay.PrefixSession), ProjectID: project, Name: req.Name, Metadata: req.Metadata, Status: cay.SessionActive,
+		ID: req.ID, ProjectID: project, Name: req.Name, Metadata: req.Metadata, Status: cay.SessionActive,
 		DiskGB: s.cfg.DefaultDiskGB, TTL: s.cfg.DefaultTTL, CreatedAt: at, LastUsedAt: at, Version: 1,
 	}
 	if req.Name != "" && !nameForm.MatchString(req.Name) {

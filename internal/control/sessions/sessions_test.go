@@ -144,6 +144,18 @@ func TestADeletedSessionLeavesNothing(t *testing.T) {
 	}
 }
 
+func TestARepeatedCreateOfAChosenIDFindsTheFirst(t *testing.T) {
+	p := start(t, config())
+	req := cay.CreateSession{ID: cay.NewID(cay.PrefixSession), Name: "n"}
+	first, again := p.session(req), p.session(req)
+	if first.ID != req.ID || again.ID != req.ID {
+		t.Errorf("first %s, again %s, want %s", first.ID, again.ID, req.ID)
+	}
+	req.ID = cay.NewID(cay.PrefixSession)
+	_, err := p.Create(t.Context(), project, req)
+	reason(t, err, cay.AlreadyExists)
+}
+
 func TestASessionInUseIsDeletedByForceAlone(t *testing.T) {
 	p := start(t, config())
 	row := p.session(cay.CreateSession{})

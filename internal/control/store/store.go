@@ -170,7 +170,7 @@ type Ports interface {
 
 // Idempotency remembers answers by project, route and key, as package api asks.
 type Idempotency interface {
-	Begin(ctx context.Context, project cay.ID, route, key string, fingerprint [32]byte) (rec cay.IdempotencyRecord, fresh bool, err error)
+	Begin(ctx context.Context, project cay.ID, route, key string, fingerprint [32]byte, object string) (rec cay.IdempotencyRecord, fresh bool, err error)
 	Finish(ctx context.Context, project cay.ID, route, key string, status int, objectID string) error
 	Abandon(ctx context.Context, project cay.ID, route, key string) error
 }

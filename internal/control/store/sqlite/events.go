@@ -128,7 +128,7 @@ type idempotency struct{ s *Store }
 // Idempotency implements store.Store.
 func (s *Store) Idempotency() store.Idempotency { return idempotency{s} }
 
-func (i idempotency) Begin(ctx context.Context, project cay.ID, route, key string, fingerprint [32]byte) (cay.IdempotencyRecord, bool, error) {
+func (i idempotency) Begin(ctx context.Context, project cay.ID, route, key string, fingerprint [32]byte, object string) (cay.IdempotencyRecord, bool, error) {
 	var rec cay.IdempotencyRecord
 	fresh := false
 	now := time.Now()
@@ -140,13 +140,13 @@ func (i idempotency) Begin(ctx context.Context, project cay.ID, route, key strin
 			return fmt.Errorf("drop expired idempotency key: %w", err)
 		}
 		n, err := q.ClaimIdempotencyKey(ctx, db.ClaimIdempotencyKeyParams{
-			ProjectID: string(project), Route: route, Key: key, Fingerprint: fingerprint[:], CreatedAt: micros(now),
+			ProjectID: string(project), Route: route, Key: key, Fingerprint: fingerprint[:], ObjectID: object, CreatedAt: micros(now),
 		})
 		if err != nil {
 			return fmt.Errorf("claim idempotency key: %w", err)
 		}
 		if n == 1 {
-			fresh = true
+			rec.ObjectID, fresh = object, true
 			return nil
 		}
 		row, err := q.IdempotencyKey(ctx, db.IdempotencyKeyParams{ProjectID: string(project), Route: route, Key: key})
@@ -157,6 +157,13 @@ func (i idempotency) Begin(ctx context.Context, project cay.ID, route, key strin
 			return cay.Errorf(cay.IdempotencyMismatch, "the idempotency key was used for another request").On("Idempotency-Key")
 		}
 		rec = cay.IdempotencyRecord{Done: row.Done != 0, Status: int(row.Status), ObjectID: row.ObjectID}
+		n, err = q.AdoptIdempotencyKey(ctx, db.AdoptIdempotencyKeyParams{ProjectID: string(project), Route: route, Key: key})
+		if err != nil {
+			return fmt.Errorf("adopt idempotency key: %w", err)
+		}
+		if n == 1 {
+			rec.Status, fresh = 0, true
+		}
 		return nil
 	})
 	return rec, fresh, err

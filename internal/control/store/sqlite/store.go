@@ -107,7 +107,7 @@ func (s *Store) prepare(ctx context.Context) error {
 	if _, err := provider.Up(ctx); err != nil {
 		return fmt.Errorf("migrate: %w", err)
 	}
-	return db.New(s.write).DropUnfinishedIdempotencyKeys(ctx)
+	return db.New(s.write).OrphanIdempotencyKeys(ctx)
 }
 
 // Close waits for the writes under way. It is idempotent; what is asked afterwards fails.

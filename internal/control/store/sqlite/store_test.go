@@ -129,26 +129,36 @@ func TestAcknowledgedWritesSurviveAKillAtAnyMoment(t *testing.T) {
 	t.Logf("%d acknowledged rows", acknowledged)
 }
 
-func TestAnIdempotencyKeyOfADeadServerIsFreeAgain(t *testing.T) {
+func TestAnIdempotencyKeyOfADeadServerIsFreeAgainAndNamesWhatWasToBeMade(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "cay.db")
 	s := open(t, path)
 	i := s.Idempotency()
-	for _, key := range []string{"unfinished", "finished"} {
-		if _, fresh, err := i.Begin(t.Context(), "prj_1", "r", key, [32]byte{}); err != nil || !fresh {
-			t.Fatal(fresh, err)
+	for key, object := range map[string]string{"unfinished": "job_1", "nothing chosen": "", "finished": "job_2"} {
+		if rec, fresh, err := i.Begin(t.Context(), "prj_1", "r", key, [32]byte{}, object); err != nil || !fresh || rec.ObjectID != object {
+			t.Fatal(rec, fresh, err)
 		}
 	}
-	if err := i.Finish(t.Context(), "prj_1", "r", "finished", 201, "x"); err != nil {
+	if err := i.Finish(t.Context(), "prj_1", "r", "finished", 201, "job_2"); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
 	i = open(t, path).Idempotency()
-	for key, want := range map[string]bool{"unfinished": true, "finished": false} {
-		if _, fresh, err := i.Begin(t.Context(), "prj_1", "r", key, [32]byte{}); err != nil || fresh != want {
-			t.Errorf("%s: fresh %v, %v", key, fresh, err)
+	if _, _, err := i.Begin(t.Context(), "prj_1", "r", "unfinished", [32]byte{1}, ""); cay.ReasonOf(err) != cay.IdempotencyMismatch {
+		t.Errorf("another body: %v", err)
+	}
+	for key, want := range map[string]struct {
+		object string
+		fresh  bool
+	}{"unfinished": {"job_1", true}, "nothing chosen": {"", true}, "finished": {"job_2", false}} {
+		rec, fresh, err := i.Begin(t.Context(), "prj_1", "r", key, [32]byte{}, "job_9")
+		if err != nil || fresh != want.fresh || rec.ObjectID != want.object || rec.Done == fresh {
+			t.Errorf("%s: %+v, fresh %v, %v", key, rec, fresh, err)
 		}
+	}
+	if rec, fresh, err := i.Begin(t.Context(), "prj_1", "r", "unfinished", [32]byte{}, "job_9"); err != nil || fresh || rec.Done {
+		t.Errorf("claimed again while it runs: %+v, fresh %v, %v", rec, fresh, err)
 	}
 }
 

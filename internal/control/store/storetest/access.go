@@ -89,7 +89,7 @@ func idempotency(t *testing.T, s store.Store) {
 	print, other := sha256.Sum256([]byte("body")), sha256.Sum256([]byte("other"))
 	var claimed atomic.Int64
 	together(20, func(int) {
-		rec, fresh, err := i.Begin(context.Background(), project, "POST /v1/sandboxes", "k", print)
+		rec, fresh, err := i.Begin(context.Background(), project, "POST /v1/sandboxes", "k", print, "")
 		if err != nil || rec.Done {
 			t.Errorf("%+v, %v", rec, err)
 		}
@@ -100,10 +100,10 @@ func idempotency(t *testing.T, s store.Store) {
 	if claimed.Load() != 1 {
 		t.Fatalf("claimed %d times", claimed.Load())
 	}
-	_, _, err := i.Begin(ctx, project, "POST /v1/sandboxes", "k", other)
+	_, _, err := i.Begin(ctx, project, "POST /v1/sandboxes", "k", other, "")
 	wantReason(t, err, cay.IdempotencyMismatch)
 	must(t, i.Finish(ctx, project, "POST /v1/sandboxes", "k", 201, "sbx_1"))
-	rec, fresh, err := i.Begin(ctx, project, "POST /v1/sandboxes", "k", print)
+	rec, fresh, err := i.Begin(ctx, project, "POST /v1/sandboxes", "k", print, "")
 	must(t, err)
 	if fresh || !rec.Done || rec.Status != 201 || rec.ObjectID != "sbx_1" {
 		t.Errorf("fresh %v, record %+v", fresh, rec)
@@ -111,13 +111,13 @@ func idempotency(t *testing.T, s store.Store) {
 	for _, elsewhere := range []struct{ project, route, key string }{
 		{"prj_2", "POST /v1/sandboxes", "k"}, {string(project), "POST /v1/x", "k"}, {string(project), "POST /v1/sandboxes", "K"},
 	} {
-		if _, fresh, err := i.Begin(ctx, cay.ID(elsewhere.project), elsewhere.route, elsewhere.key, other); err != nil || !fresh {
+		if _, fresh, err := i.Begin(ctx, cay.ID(elsewhere.project), elsewhere.route, elsewhere.key, other, ""); err != nil || !fresh {
 			t.Errorf("%+v: fresh %v, %v", elsewhere, fresh, err)
 		}
 	}
 	wantReason(t, i.Finish(ctx, project, "r", "never claimed", 200, ""), cay.NotFound)
 	must(t, i.Abandon(ctx, project, "POST /v1/sandboxes", "k")) // what was made has failed after all: the key is free again
-	if _, fresh, err = i.Begin(ctx, project, "POST /v1/sandboxes", "k", print); err != nil || !fresh {
+	if _, fresh, err = i.Begin(ctx, project, "POST /v1/sandboxes", "k", print, ""); err != nil || !fresh {
 		t.Errorf("an abandoned answer is still kept: fresh %v, %v", fresh, err)
 	}
 }
@@ -125,7 +125,7 @@ func idempotency(t *testing.T, s store.Store) {
 func abandoned(t *testing.T, s store.Store) {
 	i, print := s.Idempotency(), sha256.Sum256([]byte("body"))
 	for range 2 {
-		_, fresh, err := i.Begin(t.Context(), project, "r", "k", print)
+		_, fresh, err := i.Begin(t.Context(), project, "r", "k", print, "")
 		must(t, err)
 		if !fresh {
 			t.Fatal("the key was not free")

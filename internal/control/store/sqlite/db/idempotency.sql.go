@@ -24,9 +24,27 @@ func (q *Queries) AbandonIdempotencyKey(ctx context.Context, arg AbandonIdempote
 	return err
 }
 
+const adoptIdempotencyKey = `-- name: AdoptIdempotencyKey :execrows
+UPDATE idempotency_keys SET status = 0 WHERE project_id = ? AND route = ? AND key = ? AND done = 0 AND status = -1
+`
+
+type AdoptIdempotencyKeyParams struct {
+	ProjectID string
+	Route     string
+	Key       string
+}
+
+func (q *Queries) AdoptIdempotencyKey(ctx context.Context, arg AdoptIdempotencyKeyParams) (int64, error) {
+	result, err := q.db.ExecContext(ctx, adoptIdempotencyKey, arg.ProjectID, arg.Route, arg.Key)
+	if err != nil {
+		return 0, err
+	}
+	return result.RowsAffected()
+}
+
 const claimIdempotencyKey = `-- name: ClaimIdempotencyKey :execrows
 INSERT INTO idempotency_keys (project_id, route, key, fingerprint, done, status, object_id, created_at)
-VALUES (?, ?, ?, ?, 0, 0, '', ?) ON CONFLICT DO NOTHING
+VALUES (?, ?, ?, ?, 0, 0, ?, ?) ON CONFLICT DO NOTHING
 `
 
 type ClaimIdempotencyKeyParams struct {
@@ -34,6 +52,7 @@ type ClaimIdempotencyKeyParams struct {
 	Route       string
 	Key         string
 	Fingerprint []byte
+	ObjectID    string
 	CreatedAt   int64
 }
 
@@ -43,6 +62,7 @@ func (q *Queries) ClaimIdempotencyKey(ctx context.Context, arg ClaimIdempotencyK
 		arg.Route,
 		arg.Key,
 		arg.Fingerprint,
+		arg.ObjectID,
 		arg.CreatedAt,
 	)
 	if err != nil {
@@ -69,15 +89,6 @@ func (q *Queries) DropExpiredIdempotencyKey(ctx context.Context, arg DropExpired
 		arg.Key,
 		arg.CreatedAt,
 	)
-	return err
-}
-
-const dropUnfinishedIdempotencyKeys = `-- name: DropUnfinishedIdempotencyKeys :exec
-DELETE FROM idempotency_keys WHERE done = 0
-`
-
-func (q *Queries) DropUnfinishedIdempotencyKeys(ctx context.Context) error {
-	_, err := q.db.ExecContext(ctx, dropUnfinishedIdempotencyKeys)
 	return err
 }
 
@@ -132,6 +143,16 @@ func (q *Queries) IdempotencyKey(ctx context.Context, arg IdempotencyKeyParams) 
 		&i.CreatedAt,
 	)
 	return i, err
+}
+
+const orphanIdempotencyKeys = `-- name: OrphanIdempotencyKeys :exec
+UPDATE idempotency_keys SET status = -1 WHERE done = 0
+`
+
+// Their requests died with their server. Status -1 says so.
+func (q *Queries) OrphanIdempotencyKeys(ctx context.Context) error {
+	_, err := q.db.ExecContext(ctx, orphanIdempotencyKeys)
+	return err
 }
 
 const purgeIdempotencyKeys = `-- name: PurgeIdempotencyKeys :execrows
