@@ -44,7 +44,15 @@ func Open(ctx context.Context, address, dir string) (*Bucket, error) {
 		// Without its own temporary directory a blob that was written half would be renamed across file systems.
 		b, err = fileblob.OpenBucket(u.Path, &fileblob.Options{NoTempDir: true, Metadata: fileblob.MetadataDontWrite, DirFileMode: 0o700})
 	case "s3":
-		b, err = blob.OpenBucket(ctx, address)
+		// Checksums that are not demanded are not asked for: some servers of S3's protocol answer a range with that of the whole.
+		q := u.Query()
+		for _, mode := range []string{"request_checksum_calculation", "response_checksum_validation"} {
+			if !q.Has(mode) {
+				q.Set(mode, "when_required")
+			}
+		}
+		u.RawQuery = q.Encode()
+		b, err = blob.OpenBucket(ctx, u.String())
 	default:
 		return nil, fmt.Errorf("open the blob storage: an address begins with file:/// or s3://, not with %q", u.Scheme)
 	}

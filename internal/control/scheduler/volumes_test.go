@@ -85,7 +85,7 @@ func TestASandboxGoesWhereTheFilesOfItsSessionAre(t *testing.T) {
 
 func TestWhatWaitsForItsFilesHoldsUpNoOtherBoot(t *testing.T) {
 	cfg := quick()
-	cfg.Boots, cfg.Lease = 1, 300*time.Millisecond
+	cfg.Boots, cfg.Lease = 1, 6*time.Second
 	p := start(t, cfg)
 	p.node.PutVolume("ses-1", nil)
 	ready := make(chan struct{})
@@ -105,8 +105,13 @@ func TestWhatWaitsForItsFilesHoldsUpNoOtherBoot(t *testing.T) {
 	for range 5 {
 		p.wait(p.create(cay.CreateSandbox{}), cay.Ready)
 	}
-	leasedFor := time.Now().Add(2 * cfg.Lease)
-	nodetest.Eventually(t, "longer than a lease", func() bool { return time.Now().After(leasedFor) })
+	until := func(id cay.ID) time.Time {
+		sb, err := p.store.Sandbox(t.Context(), id)
+		p.ok(err)
+		return sb.LeaseUntil
+	}
+	first := until(waiting[0])
+	nodetest.Eventually(t, "their leases are renewed", func() bool { return until(waiting[0]).After(first) })
 	called := p.create(cay.CreateSandbox{SessionID: p.session()})
 	nodetest.Eventually(t, "a third waits", func() bool { return prepared.Load() == 3 })
 	p.remove(called) // while it waits
