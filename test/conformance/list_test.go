@@ -21,7 +21,7 @@ type flock struct {
 // herd makes n sandboxes one after the other, each with its number and whether it is even as metadata.
 func herd(t *testing.T, n int) flock {
 	t.Helper()
-	f := flock{client: testkit.Server(t).NewTenant(t).Key(t, time.Time{}, "sandboxes:read", "sandboxes:write")}
+	f := flock{client: testkit.Server(t).NewTenant(t).Key(t, time.Time{}, "sandboxes:read", "sandboxes:write", "jobs")}
 	t.Cleanup(func() {
 		if err := f.client.DeleteAll(context.Background()); err != nil {
 			t.Error(err)
