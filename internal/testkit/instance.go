@@ -81,6 +81,7 @@ func NewInstance(opts Options) (*Instance, error) {
 	inst.env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "CAY_CONFIG=" + filepath.Join(dir, "cay.yaml"),
 		"CAY_DATA_DIR=" + inst.DataDir, "CAY_LISTEN=" + inst.Listen,
+		"CAY_DISK_GB=1000", // what a test promises and does not fill must not depend on what the machine has free
 	}
 	if err := os.WriteFile(filepath.Join(dir, "cay.yaml"), []byte("{}\n"), 0o644); err != nil {
 		return nil, err
