@@ -164,7 +164,7 @@ var jobCalls = map[string]example{
 	"list-session-files": {dear: true, call: ofSession(call{query: fields{"path": "/session", "depth": "2", "limit": "10"}}), more: []func(*stage) call{ofSession(call{})}},
 	"read-session-file": {dear: true, call: ofSession(call{query: fields{"path": held}, want: 200}), more: []func(*stage) call{
 		ofSession(call{query: fields{"path": "/session/" + held}, header: []string{"Range", "bytes=1-3"}, want: 206}), ofSession(call{query: fields{"path": "none"}, want: 404}),
-		ofSession(call{query: fields{"path": "../../etc/passwd"}, want: 404})}},
+		ofSession(call{query: fields{"path": "../../etc/shadow"}, want: 404})}}, // a path that no hostile call has made within the session
 	"head-session-file": {dear: true, call: ofSession(call{query: fields{"path": held}, want: 200})},
 	"write-session-file": {dear: true, call: func(s *stage) call {
 		c := ofSession(call{body: []byte("hi"), want: 200})(s)
