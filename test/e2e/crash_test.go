@@ -49,7 +49,9 @@ func newWitness(ctx context.Context, inst *testkit.Instance) (*witness, error) {
 
 // testify checks that the sandbox answers, that its background process still beats, and that every byte of the unread output is there.
 func (w *witness) testify(ctx context.Context, inst *testkit.Instance) error {
-	out, err := inst.Exec(ctx, w.id, `cat /tmp/beat; sleep .5; cat /tmp/beat`)
+	out, err := inst.Exec(ctx, w.id, `cat /tmp/beat; a=$(cat /tmp/beat); n=0
+		while [ "$(cat /tmp/beat)" = "$a" ] && [ $n -lt 300 ]; do n=$((n+1)); sleep .1; done
+		cat /tmp/beat`, fields{"timeout_seconds": 120})
 	if err != nil {
 		return err
 	}
