@@ -25,7 +25,9 @@ type EventStream struct {
 	r    *bufio.Reader
 }
 
-// OpenEvents sends a request for a stream of events. An answer other than 200 is returned as it is, without a stream.
+var errNoStream = errors.New("the answer was no stream of events")
+
+// OpenEvents sends a request for a stream of events. An answer other than 200 is returned as it is, without a stream: nil, whose Next fails.
 func (c *Client) OpenEvents(ctx context.Context, method, path string, body any, headers ...string) (*EventStream, Response, error) {
 	req, err := c.Request(ctx, method, path, body, append([]string{"Accept", "text/event-stream"}, headers...)...)
 	if err != nil {
@@ -44,10 +46,18 @@ func (c *Client) OpenEvents(ctx context.Context, method, path string, body any, 
 }
 
 // Close drops the connection.
-func (s *EventStream) Close() error { return s.resp.Body.Close() }
+func (s *EventStream) Close() error {
+	if s == nil {
+		return nil
+	}
+	return s.resp.Body.Close()
+}
 
 // Next returns the next event; comments are passed over. io.EOF: the server ended the stream.
 func (s *EventStream) Next() (Event, error) {
+	if s == nil {
+		return Event{}, errNoStream
+	}
 	var ev Event
 	var data [][]byte
 	for {
