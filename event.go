@@ -9,12 +9,17 @@ const (
 	EventStatus   EventType = "status"    // data: from, to, and reason once there is one
 	EventOOM      EventType = "oom"       // a process was killed for memory; data: process_id, pid, rss_mb
 	EventDiskFull EventType = "disk_full" // the sandbox's disk has no room left; data: disk_mb, limit_mb
+
+	EventJobStatus     EventType = "job_status"     // data: from, to, attempt
+	EventSessionStatus EventType = "session_status" // data: from, to, and reason once there is one
 )
 
-// Event is something that happened to a sandbox and that outlives it: a change of status, a process killed for memory.
+// Event is something that happened to a sandbox, a job or a session and that outlives it: a change of status, a process killed for memory.
 type Event struct {
 	Seq       int64 // ordered, durable
-	SandboxID ID
+	SandboxID ID    // of a job the one that it runs in, "" for none
+	JobID     ID    // of a job's
+	SessionID ID    // of a session's
 	ProjectID ID
 	Type      EventType
 	At        time.Time
@@ -30,6 +35,21 @@ func StatusEvent(sb *Sandbox, from Status, at time.Time) Event {
 	return Event{SandboxID: sb.ID, ProjectID: sb.ProjectID, Type: EventStatus, At: at, Data: data}
 }
 
+// JobEvent is the event of a job that was in status from until now; from is "" for a new one.
+func JobEvent(j *Job, from JobStatus, at time.Time) Event {
+	return Event{JobID: j.ID, SandboxID: j.SandboxID, ProjectID: j.ProjectID, Type: EventJobStatus, At: at,
+		Data: map[string]any{"from": string(from), "to": string(j.Status), "attempt": j.Attempt}}
+}
+
+// SessionEvent is the event of a session that was in status from until now; from is "" for a new one.
+func SessionEvent(s *Session, from SessionStatus, at time.Time) Event {
+	data := map[string]any{"from": string(from), "to": string(s.Status)}
+	if s.StatusReason != "" {
+		data["reason"] = string(s.StatusReason)
+	}
+	return Event{SessionID: s.ID, ProjectID: s.ProjectID, Type: EventSessionStatus, At: at, Data: data}
+}
+
 // Last reports whether no status can follow the one that e tells of.
 func (e Event) Last() bool {
 	to, _ := e.Data["to"].(string)
@@ -38,8 +58,9 @@ func (e Event) Last() bool {
 
 // EventQuery selects a page of events in the order of their sequence.
 type EventQuery struct {
-	SandboxID ID    // "": the whole project
-	After     int64 // the sequence number to go on from
+	SandboxID ID          // "": the whole project, jobs and sessions included
+	Types     []EventType // of the whole project; empty: all
+	After     int64       // the sequence number to go on from
 	Limit     int
 }
 

@@ -92,6 +92,9 @@ type Job struct {
 	Priority  int
 	Status    JobStatus
 
+	CreatedBy   ID     // the key
+	Traceparent string // W3C Trace Context of the request that submitted it; "": not traced
+
 	// Input and Result are encoded by package jobs. What is too long for a row is a blob, which the key names.
 	Input     []byte
 	InputKey  string

@@ -4,6 +4,7 @@ import "time"
 
 // CreateSandbox is a create as the caller asked for it; nil means not said.
 type CreateSandbox struct {
+	KeyID          ID // who asks; "": the platform itself
 	Image, Runtime string
 	CPU            *float64
 	MemoryMB       *int64

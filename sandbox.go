@@ -120,8 +120,12 @@ type Sandbox struct {
 	ExpiresAt    time.Time // zero until READY; while PAUSED, meaningless: TTLLeft counts
 	LastActiveAt time.Time
 	PausedAt     time.Time
+	AccountedAt  time.Time // until when its usage is accounted for; zero until READY
 	EndedAt      time.Time
 	TTLLeft      time.Duration // what was left of the TTL when it was paused
+
+	CreatedBy   ID     // the key; "": the platform itself
+	Traceparent string // W3C Trace Context of the request whose operation is in the queue; "": not traced
 
 	QueueDeadline time.Time // CREATING beyond it fails with no_capacity
 	CreateMS      CreateMS
@@ -161,6 +165,9 @@ func (sb *Sandbox) Transition(to Status, reason StatusReason, at time.Time) erro
 	}
 	from := sb.Status
 	sb.Status = to
+	if !sb.AccountedAt.IsZero() || to == Ready {
+		sb.AccountedAt = at
+	}
 	switch to {
 	case Ready:
 		if from == Creating {

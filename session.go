@@ -43,6 +43,7 @@ const SessionPath = "/session"
 // CreateSession is what a client asks for. Nil is the default.
 type CreateSession struct {
 	ID       ID     // chosen beforehand: a repeated create finds the first; "": a new one
+	KeyID    ID     // who asks
 	Name     string // unique among the project's sessions that have not ended; "": none
 	TTL      *time.Duration
 	DiskGB   *float64
@@ -53,6 +54,7 @@ type CreateSession struct {
 type Session struct {
 	ID           ID
 	ProjectID    ID
+	CreatedBy    ID // the key; "": not known
 	Name         string
 	Metadata     map[string]string
 	Status       SessionStatus

@@ -51,6 +51,11 @@ type Retention struct {
 	Idempotency time.Duration
 	Jobs        time.Duration // after their end, with their output
 	Sessions    time.Duration // the row, after its end; the files go at once
+	Records     time.Duration // of the history, after what they tell of ended
+	MaxRecords  int64
+	Usage       time.Duration // days of it, after the day
+	Audit       time.Duration
+	MaxAudit    int64
 }
 
 // Ticket lets a browser make one request without a key. Only its SHA-256 is kept.

@@ -54,6 +54,13 @@ type Config struct {
 	MaxSessionTTLSeconds       float64 `key:"max_session_ttl_seconds" env:"CAY_MAX_SESSION_TTL_SECONDS" help:"the longest that a session is kept after its last use"`
 	MaxSessionsProject         int64   `key:"max_sessions_per_project" env:"CAY_MAX_SESSIONS_PER_PROJECT" help:"sessions of one project"`
 	SessionArchiveAfterSeconds float64 `key:"session_archive_after_seconds" env:"CAY_SESSION_ARCHIVE_AFTER_SECONDS" help:"how long after its last use a session goes to blob storage; 0: never"`
+
+	MetricsListen           string  `key:"metrics_listen" env:"CAY_METRICS_LISTEN" help:"a further address, host:port, that answers /metrics without a key, for Prometheus; empty: none"`
+	HistoryRetentionSeconds float64 `key:"history_retention_seconds" env:"CAY_HISTORY_RETENTION_SECONDS" help:"how long records of what ran are kept"`
+	MaxHistoryRecords       int64   `key:"max_history_records" env:"CAY_MAX_HISTORY_RECORDS" help:"records of what ran that are kept at most; the oldest go first"`
+	HistoryCommands         bool    `key:"history_commands" env:"CAY_HISTORY_COMMANDS" help:"keep the beginning of each command and program in its record"`
+	UsageRetentionSeconds   float64 `key:"usage_retention_seconds" env:"CAY_USAGE_RETENTION_SECONDS" help:"how long the usage of a day is kept"`
+	AuditRetentionSeconds   float64 `key:"audit_retention_seconds" env:"CAY_AUDIT_RETENTION_SECONDS" help:"how long entries of the audit log are kept"`
 }
 
 // Default is the configuration before anything is read. Root keeps its data in /var/lib/cay, others in ~/.local/share/cay.
@@ -84,6 +91,12 @@ func Default() Config {
 		MaxSessionTTLSeconds:       90 * 24 * 3600,
 		MaxSessionsProject:         1000,
 		SessionArchiveAfterSeconds: 24 * 3600,
+
+		HistoryRetentionSeconds: 30 * 24 * 3600,
+		MaxHistoryRecords:       1_000_000,
+		HistoryCommands:         true,
+		UsageRetentionSeconds:   400 * 24 * 3600,
+		AuditRetentionSeconds:   90 * 24 * 3600,
 	}
 }
 
@@ -177,6 +190,15 @@ func (c Config) Validate() error {
 	atLeast("max_session_ttl_seconds", c.MaxSessionTTLSeconds, c.DefaultSessionTTLSeconds)
 	atLeast("max_sessions_per_project", float64(c.MaxSessionsProject), 1)
 	atLeast("session_archive_after_seconds", c.SessionArchiveAfterSeconds, 0)
+	if c.MetricsListen != "" {
+		if _, port, err := net.SplitHostPort(c.MetricsListen); err != nil || port == "" {
+			bad("metrics_listen", "%q is not host:port", c.MetricsListen)
+		}
+	}
+	atLeast("history_retention_seconds", c.HistoryRetentionSeconds, 60)
+	atLeast("max_history_records", float64(c.MaxHistoryRecords), 1)
+	atLeast("usage_retention_seconds", c.UsageRetentionSeconds, 24*3600)
+	atLeast("audit_retention_seconds", c.AuditRetentionSeconds, 60)
 	if c.DefaultCPU > float64(runtime.NumCPU()) {
 		bad("default_cpu", "%v is more than the machine has (%d)", c.DefaultCPU, runtime.NumCPU())
 	}

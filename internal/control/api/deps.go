@@ -78,6 +78,20 @@ type Sessions interface {
 	Available() bool
 }
 
+// History is what the API needs of the past; internal/control/history implements it.
+type History interface {
+	Record(ctx context.Context, project, id cay.ID) (cay.Record, error)
+	Records(ctx context.Context, project cay.ID, q cay.RecordQuery) (items []cay.Record, nextCursor string, err error)
+	Usage(ctx context.Context, project cay.ID, q cay.UsageQuery) (rows []cay.UsageRow, total cay.UsageRow, nextCursor string, err error)
+	Audit(ctx context.Context, project cay.ID, q cay.AuditQuery) (items []cay.AuditEntry, nextCursor string, err error)
+	// NoteAudit takes an entry to be written soon. It never blocks; what cannot be kept is counted.
+	NoteAudit(e cay.AuditEntry)
+	// Events answers, oldest first, what happened in the project after an event. NextEvents waits until there is something to tell; it
+	// answers an empty page when ctx ends.
+	Events(ctx context.Context, project cay.ID, q cay.EventQuery) (cay.EventPage, error)
+	NextEvents(ctx context.Context, project cay.ID, q cay.EventQuery) (cay.EventPage, error)
+}
+
 // Nodes finds the node of a sandbox; internal/control/nodes implements it. Errors of calls go through noderpc.Decode.
 type Nodes interface {
 	For(ctx context.Context, worker cay.ID) (nodev1connect.NodeServiceClient, error)

@@ -135,6 +135,30 @@ type Events interface {
 	AddEvent(ctx context.Context, e cay.Event) error
 }
 
+// History is what remains of what has ended, and what was used. The records of sandboxes, jobs and sessions are written with their end, in
+// the same transaction (InsertSandbox, MutateSandbox, MutateJob, MutateSession); so is usage (cay.Accrue), also by TouchSandboxes, and the
+// events of jobs and sessions.
+type History interface {
+	// AddRecords writes records of processes. One that is there already stays as it is.
+	AddRecords(ctx context.Context, records []cay.Record) error
+	Record(ctx context.Context, project, id cay.ID) (cay.Record, error)
+	// ListRecords answers a page of a project's records, or of all with q.AllProjects.
+	ListRecords(ctx context.Context, project cay.ID, q cay.RecordQuery) (items []cay.Record, next string, err error)
+
+	// Usage sums up the days of a project, or of all with q.AllProjects, in the order of day, project, sandbox. total is the sum of all
+	// rows, not of the page alone.
+	Usage(ctx context.Context, project cay.ID, q cay.UsageQuery) (rows []cay.UsageRow, total cay.UsageRow, next string, err error)
+
+	AddAudit(ctx context.Context, entries []cay.AuditEntry) error
+	ListAudit(ctx context.Context, project cay.ID, q cay.AuditQuery) (items []cay.AuditEntry, next string, err error)
+
+	// CountSandboxes counts, over all projects, the sandboxes that have not ended by status, and those with an operation that nobody has
+	// taken yet, with the time since when the oldest of them waits (zero: none does).
+	CountSandboxes(ctx context.Context) (byStatus map[cay.Status]int64, queued int64, oldest time.Time, err error)
+	// EgressBytes is what sandboxes of all projects have ever sent out, as far as usage is kept.
+	EgressBytes(ctx context.Context) (int64, error)
+}
+
 // Access is who may do what.
 type Access interface {
 	InsertProject(ctx context.Context, p cay.Project) error // cay.AlreadyExists for a name in use

@@ -9,10 +9,13 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
+	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
 )
 
 // service translates between the wire and the Worker; it decides nothing.
 type service struct {
+	nodev1connect.UnimplementedNodeServiceHandler // of a call that came after this version
+
 	w *Worker
 }
 

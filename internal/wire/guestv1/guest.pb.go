@@ -1364,6 +1364,7 @@ func (x *Code) GetDirectory() string {
 type Started struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Pid           int64                  `protobuf:"varint,1,opt,name=pid,proto3" json:"pid,omitempty"`
+	TookUs        int64                  `protobuf:"varint,2,opt,name=took_us,json=tookUs,proto3" json:"took_us,omitempty"` // from the request to the running process, by the agent's clock
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1405,6 +1406,13 @@ func (x *Started) GetPid() int64 {
 	return 0
 }
 
+func (x *Started) GetTookUs() int64 {
+	if x != nil {
+		return x.TookUs
+	}
+	return 0
+}
+
 // Exited follows the last byte of output (frames are ordered).
 type Exited struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -1416,6 +1424,8 @@ type Exited struct {
 	Oom           bool                   `protobuf:"varint,6,opt,name=oom,proto3" json:"oom,omitempty"`
 	Report        []byte                 `protobuf:"bytes,7,opt,name=report,proto3" json:"report,omitempty"`                               // a CodeReport, where it is at most 32 KiB
 	ReportBytes   int64                  `protobuf:"varint,8,opt,name=report_bytes,json=reportBytes,proto3" json:"report_bytes,omitempty"` // a longer one has this many bytes and is fetched by ReadReport before the process is forgotten
+	CpuUs         int64                  `protobuf:"varint,9,opt,name=cpu_us,json=cpuUs,proto3" json:"cpu_us,omitempty"`                   // user and system time of the process and of its children that were waited for
+	PeakRssKb     int64                  `protobuf:"varint,10,opt,name=peak_rss_kb,json=peakRssKb,proto3" json:"peak_rss_kb,omitempty"`    // of the largest of them
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1502,6 +1512,20 @@ func (x *Exited) GetReport() []byte {
 func (x *Exited) GetReportBytes() int64 {
 	if x != nil {
 		return x.ReportBytes
+	}
+	return 0
+}
+
+func (x *Exited) GetCpuUs() int64 {
+	if x != nil {
+		return x.CpuUs
+	}
+	return 0
+}
+
+func (x *Exited) GetPeakRssKb() int64 {
+	if x != nil {
+		return x.PeakRssKb
 	}
 	return 0
 }
@@ -4997,9 +5021,10 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"sourcePath\x12\x1d\n" +
 	"\n" +
 	"context_id\x18\x05 \x01(\tR\tcontextId\x12\x1c\n" +
-	"\tdirectory\x18\x06 \x01(\tR\tdirectory\"\x1b\n" +
+	"\tdirectory\x18\x06 \x01(\tR\tdirectory\"4\n" +
 	"\aStarted\x12\x10\n" +
-	"\x03pid\x18\x01 \x01(\x03R\x03pid\"\xdd\x01\n" +
+	"\x03pid\x18\x01 \x01(\x03R\x03pid\x12\x17\n" +
+	"\atook_us\x18\x02 \x01(\x03R\x06tookUs\"\x94\x02\n" +
 	"\x06Exited\x12\x1d\n" +
 	"\n" +
 	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x12\n" +
@@ -5010,7 +5035,10 @@ const file_guestv1_guest_proto_rawDesc = "" +
 	"durationMs\x12\x10\n" +
 	"\x03oom\x18\x06 \x01(\bR\x03oom\x12\x16\n" +
 	"\x06report\x18\a \x01(\fR\x06report\x12!\n" +
-	"\freport_bytes\x18\b \x01(\x03R\vreportBytes\"\x9a\x05\n" +
+	"\freport_bytes\x18\b \x01(\x03R\vreportBytes\x12\x15\n" +
+	"\x06cpu_us\x18\t \x01(\x03R\x05cpuUs\x12\x1e\n" +
+	"\vpeak_rss_kb\x18\n" +
+	" \x01(\x03R\tpeakRssKb\"\x9a\x05\n" +
 	"\n" +
 	"CodeReport\x12H\n" +
 	"\rfiles_changed\x18\x01 \x03(\v2#.cay.guest.v1.CodeReport.FileChangeR\ffilesChanged\x12'\n" +

@@ -1081,6 +1081,355 @@ func (x *AdoptResponse) GetLost() []string {
 	return nil
 }
 
+type RecordsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Boot          string                 `protobuf:"bytes,1,opt,name=boot,proto3" json:"boot,omitempty"`    // the start of the node that after is of; another one: everything
+	After         int64                  `protobuf:"varint,2,opt,name=after,proto3" json:"after,omitempty"` // the position reached
+	WaitMs        int64                  `protobuf:"varint,3,opt,name=wait_ms,json=waitMs,proto3" json:"wait_ms,omitempty"`
+	Limit         int32                  `protobuf:"varint,4,opt,name=limit,proto3" json:"limit,omitempty"` // records at most
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordsRequest) Reset() {
+	*x = RecordsRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordsRequest) ProtoMessage() {}
+
+func (x *RecordsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordsRequest.ProtoReflect.Descriptor instead.
+func (*RecordsRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RecordsRequest) GetBoot() string {
+	if x != nil {
+		return x.Boot
+	}
+	return ""
+}
+
+func (x *RecordsRequest) GetAfter() int64 {
+	if x != nil {
+		return x.After
+	}
+	return 0
+}
+
+func (x *RecordsRequest) GetWaitMs() int64 {
+	if x != nil {
+		return x.WaitMs
+	}
+	return 0
+}
+
+func (x *RecordsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+type RecordsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Boot          string                 `protobuf:"bytes,1,opt,name=boot,proto3" json:"boot,omitempty"`
+	Next          int64                  `protobuf:"varint,2,opt,name=next,proto3" json:"next,omitempty"` // the position after these
+	Lost          int64                  `protobuf:"varint,3,opt,name=lost,proto3" json:"lost,omitempty"` // records that went before they were asked for, since the node started
+	Records       []*ProcessRecord       `protobuf:"bytes,4,rep,name=records,proto3" json:"records,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RecordsResponse) Reset() {
+	*x = RecordsResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RecordsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RecordsResponse) ProtoMessage() {}
+
+func (x *RecordsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RecordsResponse.ProtoReflect.Descriptor instead.
+func (*RecordsResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *RecordsResponse) GetBoot() string {
+	if x != nil {
+		return x.Boot
+	}
+	return ""
+}
+
+func (x *RecordsResponse) GetNext() int64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+func (x *RecordsResponse) GetLost() int64 {
+	if x != nil {
+		return x.Lost
+	}
+	return 0
+}
+
+func (x *RecordsResponse) GetRecords() []*ProcessRecord {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+// ProcessRecord tells of a process that ended.
+type ProcessRecord struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ProcessId     string                 `protobuf:"bytes,1,opt,name=process_id,json=processId,proto3" json:"process_id,omitempty"`
+	SandboxId     string                 `protobuf:"bytes,2,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
+	ProjectId     string                 `protobuf:"bytes,3,opt,name=project_id,json=projectId,proto3" json:"project_id,omitempty"`
+	Actor         string                 `protobuf:"bytes,4,opt,name=actor,proto3" json:"actor,omitempty"` // as StartProcess said
+	Kind          string                 `protobuf:"bytes,5,opt,name=kind,proto3" json:"kind,omitempty"`   // as StartProcess said: exec, code, process, terminal
+	Name          string                 `protobuf:"bytes,6,opt,name=name,proto3" json:"name,omitempty"`
+	Command       string                 `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"` // clipped to 4096 bytes; of a program its beginning
+	Language      string                 `protobuf:"bytes,8,opt,name=language,proto3" json:"language,omitempty"`
+	StartedUnixMs int64                  `protobuf:"varint,9,opt,name=started_unix_ms,json=startedUnixMs,proto3" json:"started_unix_ms,omitempty"`
+	EndedUnixMs   int64                  `protobuf:"varint,10,opt,name=ended_unix_ms,json=endedUnixMs,proto3" json:"ended_unix_ms,omitempty"`
+	Exit          *Exit                  `protobuf:"bytes,11,opt,name=exit,proto3" json:"exit,omitempty"`
+	TraceId       string                 `protobuf:"bytes,12,opt,name=trace_id,json=traceId,proto3" json:"trace_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ProcessRecord) Reset() {
+	*x = ProcessRecord{}
+	mi := &file_nodev1_node_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ProcessRecord) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ProcessRecord) ProtoMessage() {}
+
+func (x *ProcessRecord) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ProcessRecord.ProtoReflect.Descriptor instead.
+func (*ProcessRecord) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *ProcessRecord) GetProcessId() string {
+	if x != nil {
+		return x.ProcessId
+	}
+	return ""
+}
+
+func (x *ProcessRecord) GetSandboxId() string {
+	if x != nil {
+		return x.SandboxId
+	}
+	return ""
+}
+
+func (x *ProcessRecord) GetProjectId() string {
+	if x != nil {
+		return x.ProjectId
+	}
+	return ""
+}
+
+func (x *ProcessRecord) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
+func (x *ProcessRecord) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *ProcessRecord) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ProcessRecord) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *ProcessRecord) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
+func (x *ProcessRecord) GetStartedUnixMs() int64 {
+	if x != nil {
+		return x.StartedUnixMs
+	}
+	return 0
+}
+
+func (x *ProcessRecord) GetEndedUnixMs() int64 {
+	if x != nil {
+		return x.EndedUnixMs
+	}
+	return 0
+}
+
+func (x *ProcessRecord) GetExit() *Exit {
+	if x != nil {
+		return x.Exit
+	}
+	return nil
+}
+
+func (x *ProcessRecord) GetTraceId() string {
+	if x != nil {
+		return x.TraceId
+	}
+	return ""
+}
+
+type MetricsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetricsRequest) Reset() {
+	*x = MetricsRequest{}
+	mi := &file_nodev1_node_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetricsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetricsRequest) ProtoMessage() {}
+
+func (x *MetricsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetricsRequest.ProtoReflect.Descriptor instead.
+func (*MetricsRequest) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{21}
+}
+
+type MetricsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Families      []byte                 `protobuf:"bytes,1,opt,name=families,proto3" json:"families,omitempty"` // io.prometheus.client.MetricFamily, each with its length before it
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetricsResponse) Reset() {
+	*x = MetricsResponse{}
+	mi := &file_nodev1_node_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetricsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetricsResponse) ProtoMessage() {}
+
+func (x *MetricsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_nodev1_node_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetricsResponse.ProtoReflect.Descriptor instead.
+func (*MetricsResponse) Descriptor() ([]byte, []int) {
+	return file_nodev1_node_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *MetricsResponse) GetFamilies() []byte {
+	if x != nil {
+		return x.Families
+	}
+	return nil
+}
+
 type WatchRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -1089,7 +1438,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[18]
+	mi := &file_nodev1_node_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1101,7 +1450,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[18]
+	mi := &file_nodev1_node_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1114,7 +1463,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{18}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{23}
 }
 
 type Event struct {
@@ -1134,7 +1483,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_nodev1_node_proto_msgTypes[19]
+	mi := &file_nodev1_node_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1146,7 +1495,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[19]
+	mi := &file_nodev1_node_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1159,7 +1508,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{19}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Event) GetSandboxId() string {
@@ -1256,7 +1605,7 @@ type Hello struct {
 
 func (x *Hello) Reset() {
 	*x = Hello{}
-	mi := &file_nodev1_node_proto_msgTypes[20]
+	mi := &file_nodev1_node_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1268,7 +1617,7 @@ func (x *Hello) String() string {
 func (*Hello) ProtoMessage() {}
 
 func (x *Hello) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[20]
+	mi := &file_nodev1_node_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1281,7 +1630,7 @@ func (x *Hello) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Hello.ProtoReflect.Descriptor instead.
 func (*Hello) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{20}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Hello) GetBoot() string {
@@ -1302,7 +1651,7 @@ type Ended struct {
 
 func (x *Ended) Reset() {
 	*x = Ended{}
-	mi := &file_nodev1_node_proto_msgTypes[21]
+	mi := &file_nodev1_node_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1314,7 +1663,7 @@ func (x *Ended) String() string {
 func (*Ended) ProtoMessage() {}
 
 func (x *Ended) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[21]
+	mi := &file_nodev1_node_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1327,7 +1676,7 @@ func (x *Ended) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Ended.ProtoReflect.Descriptor instead.
 func (*Ended) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{21}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Ended) GetReason() string {
@@ -1362,7 +1711,7 @@ type Oom struct {
 
 func (x *Oom) Reset() {
 	*x = Oom{}
-	mi := &file_nodev1_node_proto_msgTypes[22]
+	mi := &file_nodev1_node_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1374,7 +1723,7 @@ func (x *Oom) String() string {
 func (*Oom) ProtoMessage() {}
 
 func (x *Oom) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[22]
+	mi := &file_nodev1_node_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1387,7 +1736,7 @@ func (x *Oom) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Oom.ProtoReflect.Descriptor instead.
 func (*Oom) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{22}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Oom) GetProcess() string {
@@ -1423,7 +1772,7 @@ type Activity struct {
 
 func (x *Activity) Reset() {
 	*x = Activity{}
-	mi := &file_nodev1_node_proto_msgTypes[23]
+	mi := &file_nodev1_node_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1784,7 @@ func (x *Activity) String() string {
 func (*Activity) ProtoMessage() {}
 
 func (x *Activity) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[23]
+	mi := &file_nodev1_node_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1797,7 @@ func (x *Activity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Activity.ProtoReflect.Descriptor instead.
 func (*Activity) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{23}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Activity) GetForeground() bool {
@@ -1486,7 +1835,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_nodev1_node_proto_msgTypes[24]
+	mi := &file_nodev1_node_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1498,7 +1847,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[24]
+	mi := &file_nodev1_node_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1511,7 +1860,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{24}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Usage) GetCpuSeconds() float64 {
@@ -1578,7 +1927,7 @@ type ProcessSpec struct {
 
 func (x *ProcessSpec) Reset() {
 	*x = ProcessSpec{}
-	mi := &file_nodev1_node_proto_msgTypes[25]
+	mi := &file_nodev1_node_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1939,7 @@ func (x *ProcessSpec) String() string {
 func (*ProcessSpec) ProtoMessage() {}
 
 func (x *ProcessSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[25]
+	mi := &file_nodev1_node_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1952,7 @@ func (x *ProcessSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessSpec.ProtoReflect.Descriptor instead.
 func (*ProcessSpec) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{25}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ProcessSpec) GetArgv() []string {
@@ -1716,7 +2065,7 @@ type CodeSpec struct {
 
 func (x *CodeSpec) Reset() {
 	*x = CodeSpec{}
-	mi := &file_nodev1_node_proto_msgTypes[26]
+	mi := &file_nodev1_node_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +2077,7 @@ func (x *CodeSpec) String() string {
 func (*CodeSpec) ProtoMessage() {}
 
 func (x *CodeSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[26]
+	mi := &file_nodev1_node_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +2090,7 @@ func (x *CodeSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeSpec.ProtoReflect.Descriptor instead.
 func (*CodeSpec) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{26}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CodeSpec) GetLanguage() string {
@@ -1790,7 +2139,7 @@ type ProcessInput struct {
 
 func (x *ProcessInput) Reset() {
 	*x = ProcessInput{}
-	mi := &file_nodev1_node_proto_msgTypes[27]
+	mi := &file_nodev1_node_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1802,7 +2151,7 @@ func (x *ProcessInput) String() string {
 func (*ProcessInput) ProtoMessage() {}
 
 func (x *ProcessInput) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[27]
+	mi := &file_nodev1_node_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1815,7 +2164,7 @@ func (x *ProcessInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessInput.ProtoReflect.Descriptor instead.
 func (*ProcessInput) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{27}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ProcessInput) GetInput() isProcessInput_Input {
@@ -1943,13 +2292,15 @@ type StartProcess struct {
 	Foreground         bool                   `protobuf:"varint,5,opt,name=foreground,proto3" json:"foreground,omitempty"` // counts as activity while the stream is open
 	KillOnDisconnect   bool                   `protobuf:"varint,6,opt,name=kill_on_disconnect,json=killOnDisconnect,proto3" json:"kill_on_disconnect,omitempty"`
 	HangupOnDisconnect bool                   `protobuf:"varint,7,opt,name=hangup_on_disconnect,json=hangupOnDisconnect,proto3" json:"hangup_on_disconnect,omitempty"` // a terminal: 60 s after the last reader left HUP, then KILL
+	Kind               string                 `protobuf:"bytes,8,opt,name=kind,proto3" json:"kind,omitempty"`                                                          // exec, code, process, terminal: how its record calls it; "": no record is kept
+	Actor              string                 `protobuf:"bytes,9,opt,name=actor,proto3" json:"actor,omitempty"`                                                        // the key that asked, for the record
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
 
 func (x *StartProcess) Reset() {
 	*x = StartProcess{}
-	mi := &file_nodev1_node_proto_msgTypes[28]
+	mi := &file_nodev1_node_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1961,7 +2312,7 @@ func (x *StartProcess) String() string {
 func (*StartProcess) ProtoMessage() {}
 
 func (x *StartProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[28]
+	mi := &file_nodev1_node_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1974,7 +2325,7 @@ func (x *StartProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartProcess.ProtoReflect.Descriptor instead.
 func (*StartProcess) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{28}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StartProcess) GetSandboxId() string {
@@ -2026,6 +2377,20 @@ func (x *StartProcess) GetHangupOnDisconnect() bool {
 	return false
 }
 
+func (x *StartProcess) GetKind() string {
+	if x != nil {
+		return x.Kind
+	}
+	return ""
+}
+
+func (x *StartProcess) GetActor() string {
+	if x != nil {
+		return x.Actor
+	}
+	return ""
+}
+
 type AttachProcess struct {
 	state      protoimpl.MessageState `protogen:"open.v1"`
 	SandboxId  string                 `protobuf:"bytes,1,opt,name=sandbox_id,json=sandboxId,proto3" json:"sandbox_id,omitempty"`
@@ -2043,7 +2408,7 @@ type AttachProcess struct {
 
 func (x *AttachProcess) Reset() {
 	*x = AttachProcess{}
-	mi := &file_nodev1_node_proto_msgTypes[29]
+	mi := &file_nodev1_node_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2055,7 +2420,7 @@ func (x *AttachProcess) String() string {
 func (*AttachProcess) ProtoMessage() {}
 
 func (x *AttachProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[29]
+	mi := &file_nodev1_node_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2068,7 +2433,7 @@ func (x *AttachProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachProcess.ProtoReflect.Descriptor instead.
 func (*AttachProcess) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{29}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AttachProcess) GetSandboxId() string {
@@ -2123,7 +2488,7 @@ type Resize struct {
 
 func (x *Resize) Reset() {
 	*x = Resize{}
-	mi := &file_nodev1_node_proto_msgTypes[30]
+	mi := &file_nodev1_node_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2135,7 +2500,7 @@ func (x *Resize) String() string {
 func (*Resize) ProtoMessage() {}
 
 func (x *Resize) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[30]
+	mi := &file_nodev1_node_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2148,7 +2513,7 @@ func (x *Resize) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Resize.ProtoReflect.Descriptor instead.
 func (*Resize) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{30}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Resize) GetCols() uint32 {
@@ -2175,7 +2540,7 @@ type SignalProcess struct {
 
 func (x *SignalProcess) Reset() {
 	*x = SignalProcess{}
-	mi := &file_nodev1_node_proto_msgTypes[31]
+	mi := &file_nodev1_node_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2187,7 +2552,7 @@ func (x *SignalProcess) String() string {
 func (*SignalProcess) ProtoMessage() {}
 
 func (x *SignalProcess) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[31]
+	mi := &file_nodev1_node_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2200,7 +2565,7 @@ func (x *SignalProcess) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalProcess.ProtoReflect.Descriptor instead.
 func (*SignalProcess) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{31}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SignalProcess) GetSignal() string {
@@ -2234,7 +2599,7 @@ type ProcessOutput struct {
 
 func (x *ProcessOutput) Reset() {
 	*x = ProcessOutput{}
-	mi := &file_nodev1_node_proto_msgTypes[32]
+	mi := &file_nodev1_node_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2611,7 @@ func (x *ProcessOutput) String() string {
 func (*ProcessOutput) ProtoMessage() {}
 
 func (x *ProcessOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[32]
+	mi := &file_nodev1_node_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2624,7 @@ func (x *ProcessOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessOutput.ProtoReflect.Descriptor instead.
 func (*ProcessOutput) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{32}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ProcessOutput) GetOutput() isProcessOutput_Output {
@@ -2382,7 +2747,7 @@ type CodeReport struct {
 
 func (x *CodeReport) Reset() {
 	*x = CodeReport{}
-	mi := &file_nodev1_node_proto_msgTypes[33]
+	mi := &file_nodev1_node_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2759,7 @@ func (x *CodeReport) String() string {
 func (*CodeReport) ProtoMessage() {}
 
 func (x *CodeReport) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[33]
+	mi := &file_nodev1_node_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2772,7 @@ func (x *CodeReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport.ProtoReflect.Descriptor instead.
 func (*CodeReport) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{33}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CodeReport) GetFilesChanged() []*CodeReport_FileChange {
@@ -2492,7 +2857,7 @@ type Started struct {
 
 func (x *Started) Reset() {
 	*x = Started{}
-	mi := &file_nodev1_node_proto_msgTypes[34]
+	mi := &file_nodev1_node_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +2869,7 @@ func (x *Started) String() string {
 func (*Started) ProtoMessage() {}
 
 func (x *Started) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[34]
+	mi := &file_nodev1_node_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +2882,7 @@ func (x *Started) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Started.ProtoReflect.Descriptor instead.
 func (*Started) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{34}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Started) GetProcessId() string {
@@ -2562,7 +2927,7 @@ type Data struct {
 
 func (x *Data) Reset() {
 	*x = Data{}
-	mi := &file_nodev1_node_proto_msgTypes[35]
+	mi := &file_nodev1_node_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2939,7 @@ func (x *Data) String() string {
 func (*Data) ProtoMessage() {}
 
 func (x *Data) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[35]
+	mi := &file_nodev1_node_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2952,7 @@ func (x *Data) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Data.ProtoReflect.Descriptor instead.
 func (*Data) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{35}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Data) GetStream() uint32 {
@@ -2629,7 +2994,7 @@ type OutputGap struct {
 
 func (x *OutputGap) Reset() {
 	*x = OutputGap{}
-	mi := &file_nodev1_node_proto_msgTypes[36]
+	mi := &file_nodev1_node_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +3006,7 @@ func (x *OutputGap) String() string {
 func (*OutputGap) ProtoMessage() {}
 
 func (x *OutputGap) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[36]
+	mi := &file_nodev1_node_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +3019,7 @@ func (x *OutputGap) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OutputGap.ProtoReflect.Descriptor instead.
 func (*OutputGap) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{36}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *OutputGap) GetStream() uint32 {
@@ -2690,13 +3055,15 @@ type Exit struct {
 	Detail        string                 `protobuf:"bytes,8,opt,name=detail,proto3" json:"detail,omitempty"`
 	StdoutSize    int64                  `protobuf:"varint,9,opt,name=stdout_size,json=stdoutSize,proto3" json:"stdout_size,omitempty"`
 	StderrSize    int64                  `protobuf:"varint,10,opt,name=stderr_size,json=stderrSize,proto3" json:"stderr_size,omitempty"`
+	CpuMs         int64                  `protobuf:"varint,11,opt,name=cpu_ms,json=cpuMs,proto3" json:"cpu_ms,omitempty"`                        // of the process and its waited-for children, as the agent says
+	PeakMemoryMb  int64                  `protobuf:"varint,12,opt,name=peak_memory_mb,json=peakMemoryMb,proto3" json:"peak_memory_mb,omitempty"` // of the largest of them, as the agent says
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_nodev1_node_proto_msgTypes[37]
+	mi := &file_nodev1_node_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2708,7 +3075,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[37]
+	mi := &file_nodev1_node_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2721,7 +3088,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{37}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -2794,6 +3161,20 @@ func (x *Exit) GetStderrSize() int64 {
 	return 0
 }
 
+func (x *Exit) GetCpuMs() int64 {
+	if x != nil {
+		return x.CpuMs
+	}
+	return 0
+}
+
+func (x *Exit) GetPeakMemoryMb() int64 {
+	if x != nil {
+		return x.PeakMemoryMb
+	}
+	return 0
+}
+
 type StreamError struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Reason        string                 `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
@@ -2804,7 +3185,7 @@ type StreamError struct {
 
 func (x *StreamError) Reset() {
 	*x = StreamError{}
-	mi := &file_nodev1_node_proto_msgTypes[38]
+	mi := &file_nodev1_node_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2816,7 +3197,7 @@ func (x *StreamError) String() string {
 func (*StreamError) ProtoMessage() {}
 
 func (x *StreamError) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[38]
+	mi := &file_nodev1_node_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2829,7 +3210,7 @@ func (x *StreamError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StreamError.ProtoReflect.Descriptor instead.
 func (*StreamError) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{38}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StreamError) GetReason() string {
@@ -2871,7 +3252,7 @@ type ProcessInfo struct {
 
 func (x *ProcessInfo) Reset() {
 	*x = ProcessInfo{}
-	mi := &file_nodev1_node_proto_msgTypes[39]
+	mi := &file_nodev1_node_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2883,7 +3264,7 @@ func (x *ProcessInfo) String() string {
 func (*ProcessInfo) ProtoMessage() {}
 
 func (x *ProcessInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[39]
+	mi := &file_nodev1_node_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2896,7 +3277,7 @@ func (x *ProcessInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProcessInfo.ProtoReflect.Descriptor instead.
 func (*ProcessInfo) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{39}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ProcessInfo) GetProcessId() string {
@@ -3028,7 +3409,7 @@ type ListProcessesRequest struct {
 
 func (x *ListProcessesRequest) Reset() {
 	*x = ListProcessesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[40]
+	mi := &file_nodev1_node_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3040,7 +3421,7 @@ func (x *ListProcessesRequest) String() string {
 func (*ListProcessesRequest) ProtoMessage() {}
 
 func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[40]
+	mi := &file_nodev1_node_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3053,7 +3434,7 @@ func (x *ListProcessesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesRequest.ProtoReflect.Descriptor instead.
 func (*ListProcessesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{40}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ListProcessesRequest) GetSandboxId() string {
@@ -3079,7 +3460,7 @@ type ListProcessesResponse struct {
 
 func (x *ListProcessesResponse) Reset() {
 	*x = ListProcessesResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[41]
+	mi := &file_nodev1_node_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3091,7 +3472,7 @@ func (x *ListProcessesResponse) String() string {
 func (*ListProcessesResponse) ProtoMessage() {}
 
 func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[41]
+	mi := &file_nodev1_node_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3104,7 +3485,7 @@ func (x *ListProcessesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListProcessesResponse.ProtoReflect.Descriptor instead.
 func (*ListProcessesResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{41}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListProcessesResponse) GetProcesses() []*ProcessInfo {
@@ -3126,7 +3507,7 @@ type SignalRequest struct {
 
 func (x *SignalRequest) Reset() {
 	*x = SignalRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[42]
+	mi := &file_nodev1_node_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3138,7 +3519,7 @@ func (x *SignalRequest) String() string {
 func (*SignalRequest) ProtoMessage() {}
 
 func (x *SignalRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[42]
+	mi := &file_nodev1_node_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3151,7 +3532,7 @@ func (x *SignalRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalRequest.ProtoReflect.Descriptor instead.
 func (*SignalRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{42}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *SignalRequest) GetSandboxId() string {
@@ -3190,7 +3571,7 @@ type SignalResponse struct {
 
 func (x *SignalResponse) Reset() {
 	*x = SignalResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[43]
+	mi := &file_nodev1_node_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3202,7 +3583,7 @@ func (x *SignalResponse) String() string {
 func (*SignalResponse) ProtoMessage() {}
 
 func (x *SignalResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[43]
+	mi := &file_nodev1_node_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3215,7 +3596,7 @@ func (x *SignalResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SignalResponse.ProtoReflect.Descriptor instead.
 func (*SignalResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{43}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{48}
 }
 
 type FileInfo struct {
@@ -3237,7 +3618,7 @@ type FileInfo struct {
 
 func (x *FileInfo) Reset() {
 	*x = FileInfo{}
-	mi := &file_nodev1_node_proto_msgTypes[44]
+	mi := &file_nodev1_node_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3249,7 +3630,7 @@ func (x *FileInfo) String() string {
 func (*FileInfo) ProtoMessage() {}
 
 func (x *FileInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[44]
+	mi := &file_nodev1_node_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3262,7 +3643,7 @@ func (x *FileInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileInfo.ProtoReflect.Descriptor instead.
 func (*FileInfo) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{44}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FileInfo) GetPath() string {
@@ -3354,7 +3735,7 @@ type StatRequest struct {
 
 func (x *StatRequest) Reset() {
 	*x = StatRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[45]
+	mi := &file_nodev1_node_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3366,7 +3747,7 @@ func (x *StatRequest) String() string {
 func (*StatRequest) ProtoMessage() {}
 
 func (x *StatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[45]
+	mi := &file_nodev1_node_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3379,7 +3760,7 @@ func (x *StatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatRequest.ProtoReflect.Descriptor instead.
 func (*StatRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{45}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *StatRequest) GetSandboxId() string {
@@ -3424,7 +3805,7 @@ type ListFilesRequest struct {
 
 func (x *ListFilesRequest) Reset() {
 	*x = ListFilesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[46]
+	mi := &file_nodev1_node_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3436,7 +3817,7 @@ func (x *ListFilesRequest) String() string {
 func (*ListFilesRequest) ProtoMessage() {}
 
 func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[46]
+	mi := &file_nodev1_node_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3449,7 +3830,7 @@ func (x *ListFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesRequest.ProtoReflect.Descriptor instead.
 func (*ListFilesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{46}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ListFilesRequest) GetSandboxId() string {
@@ -3504,7 +3885,7 @@ type ListFilesResponse struct {
 
 func (x *ListFilesResponse) Reset() {
 	*x = ListFilesResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[47]
+	mi := &file_nodev1_node_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3897,7 @@ func (x *ListFilesResponse) String() string {
 func (*ListFilesResponse) ProtoMessage() {}
 
 func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[47]
+	mi := &file_nodev1_node_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3910,7 @@ func (x *ListFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListFilesResponse.ProtoReflect.Descriptor instead.
 func (*ListFilesResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{47}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ListFilesResponse) GetItems() []*FileInfo {
@@ -3559,7 +3940,7 @@ type MkdirRequest struct {
 
 func (x *MkdirRequest) Reset() {
 	*x = MkdirRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[48]
+	mi := &file_nodev1_node_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3571,7 +3952,7 @@ func (x *MkdirRequest) String() string {
 func (*MkdirRequest) ProtoMessage() {}
 
 func (x *MkdirRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[48]
+	mi := &file_nodev1_node_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3584,7 +3965,7 @@ func (x *MkdirRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MkdirRequest.ProtoReflect.Descriptor instead.
 func (*MkdirRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{48}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *MkdirRequest) GetSandboxId() string {
@@ -3635,7 +4016,7 @@ type MoveRequest struct {
 
 func (x *MoveRequest) Reset() {
 	*x = MoveRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[49]
+	mi := &file_nodev1_node_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3647,7 +4028,7 @@ func (x *MoveRequest) String() string {
 func (*MoveRequest) ProtoMessage() {}
 
 func (x *MoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[49]
+	mi := &file_nodev1_node_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3660,7 +4041,7 @@ func (x *MoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveRequest.ProtoReflect.Descriptor instead.
 func (*MoveRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{49}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *MoveRequest) GetSandboxId() string {
@@ -3710,7 +4091,7 @@ type RemoveRequest struct {
 
 func (x *RemoveRequest) Reset() {
 	*x = RemoveRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[50]
+	mi := &file_nodev1_node_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3722,7 +4103,7 @@ func (x *RemoveRequest) String() string {
 func (*RemoveRequest) ProtoMessage() {}
 
 func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[50]
+	mi := &file_nodev1_node_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3735,7 +4116,7 @@ func (x *RemoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveRequest.ProtoReflect.Descriptor instead.
 func (*RemoveRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{50}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *RemoveRequest) GetSandboxId() string {
@@ -3774,7 +4155,7 @@ type RemoveResponse struct {
 
 func (x *RemoveResponse) Reset() {
 	*x = RemoveResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[51]
+	mi := &file_nodev1_node_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3786,7 +4167,7 @@ func (x *RemoveResponse) String() string {
 func (*RemoveResponse) ProtoMessage() {}
 
 func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[51]
+	mi := &file_nodev1_node_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3799,7 +4180,7 @@ func (x *RemoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoveResponse.ProtoReflect.Descriptor instead.
 func (*RemoveResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{51}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{56}
 }
 
 type ReadFileRequest struct {
@@ -3815,7 +4196,7 @@ type ReadFileRequest struct {
 
 func (x *ReadFileRequest) Reset() {
 	*x = ReadFileRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[52]
+	mi := &file_nodev1_node_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3827,7 +4208,7 @@ func (x *ReadFileRequest) String() string {
 func (*ReadFileRequest) ProtoMessage() {}
 
 func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[52]
+	mi := &file_nodev1_node_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3840,7 +4221,7 @@ func (x *ReadFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileRequest.ProtoReflect.Descriptor instead.
 func (*ReadFileRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{52}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ReadFileRequest) GetSandboxId() string {
@@ -3891,7 +4272,7 @@ type ReadFileResponse struct {
 
 func (x *ReadFileResponse) Reset() {
 	*x = ReadFileResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[53]
+	mi := &file_nodev1_node_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3903,7 +4284,7 @@ func (x *ReadFileResponse) String() string {
 func (*ReadFileResponse) ProtoMessage() {}
 
 func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[53]
+	mi := &file_nodev1_node_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3916,7 +4297,7 @@ func (x *ReadFileResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadFileResponse.ProtoReflect.Descriptor instead.
 func (*ReadFileResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{53}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ReadFileResponse) GetPart() isReadFileResponse_Part {
@@ -3974,7 +4355,7 @@ type WriteFileRequest struct {
 
 func (x *WriteFileRequest) Reset() {
 	*x = WriteFileRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[54]
+	mi := &file_nodev1_node_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3986,7 +4367,7 @@ func (x *WriteFileRequest) String() string {
 func (*WriteFileRequest) ProtoMessage() {}
 
 func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[54]
+	mi := &file_nodev1_node_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3999,7 +4380,7 @@ func (x *WriteFileRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileRequest.ProtoReflect.Descriptor instead.
 func (*WriteFileRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{54}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *WriteFileRequest) GetPart() isWriteFileRequest_Part {
@@ -4073,7 +4454,7 @@ type WriteFileHeader struct {
 
 func (x *WriteFileHeader) Reset() {
 	*x = WriteFileHeader{}
-	mi := &file_nodev1_node_proto_msgTypes[55]
+	mi := &file_nodev1_node_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4085,7 +4466,7 @@ func (x *WriteFileHeader) String() string {
 func (*WriteFileHeader) ProtoMessage() {}
 
 func (x *WriteFileHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[55]
+	mi := &file_nodev1_node_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4098,7 +4479,7 @@ func (x *WriteFileHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFileHeader.ProtoReflect.Descriptor instead.
 func (*WriteFileHeader) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{55}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *WriteFileHeader) GetSandboxId() string {
@@ -4162,7 +4543,7 @@ type ReadOutputRequest struct {
 
 func (x *ReadOutputRequest) Reset() {
 	*x = ReadOutputRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[56]
+	mi := &file_nodev1_node_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4174,7 +4555,7 @@ func (x *ReadOutputRequest) String() string {
 func (*ReadOutputRequest) ProtoMessage() {}
 
 func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[56]
+	mi := &file_nodev1_node_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4187,7 +4568,7 @@ func (x *ReadOutputRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputRequest.ProtoReflect.Descriptor instead.
 func (*ReadOutputRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{56}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ReadOutputRequest) GetSandboxId() string {
@@ -4230,7 +4611,7 @@ type ReadOutputResponse struct {
 
 func (x *ReadOutputResponse) Reset() {
 	*x = ReadOutputResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[57]
+	mi := &file_nodev1_node_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4242,7 +4623,7 @@ func (x *ReadOutputResponse) String() string {
 func (*ReadOutputResponse) ProtoMessage() {}
 
 func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[57]
+	mi := &file_nodev1_node_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4255,7 +4636,7 @@ func (x *ReadOutputResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputResponse.ProtoReflect.Descriptor instead.
 func (*ReadOutputResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{57}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ReadOutputResponse) GetRuns() []*ReadOutputResponse_Run {
@@ -4300,7 +4681,7 @@ type OpenContextRequest struct {
 
 func (x *OpenContextRequest) Reset() {
 	*x = OpenContextRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[58]
+	mi := &file_nodev1_node_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4312,7 +4693,7 @@ func (x *OpenContextRequest) String() string {
 func (*OpenContextRequest) ProtoMessage() {}
 
 func (x *OpenContextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[58]
+	mi := &file_nodev1_node_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4325,7 +4706,7 @@ func (x *OpenContextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpenContextRequest.ProtoReflect.Descriptor instead.
 func (*OpenContextRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{58}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *OpenContextRequest) GetSandboxId() string {
@@ -4379,7 +4760,7 @@ type ListContextsRequest struct {
 
 func (x *ListContextsRequest) Reset() {
 	*x = ListContextsRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[59]
+	mi := &file_nodev1_node_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4391,7 +4772,7 @@ func (x *ListContextsRequest) String() string {
 func (*ListContextsRequest) ProtoMessage() {}
 
 func (x *ListContextsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[59]
+	mi := &file_nodev1_node_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4404,7 +4785,7 @@ func (x *ListContextsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContextsRequest.ProtoReflect.Descriptor instead.
 func (*ListContextsRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{59}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ListContextsRequest) GetSandboxId() string {
@@ -4423,7 +4804,7 @@ type ListContextsResponse struct {
 
 func (x *ListContextsResponse) Reset() {
 	*x = ListContextsResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[60]
+	mi := &file_nodev1_node_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4435,7 +4816,7 @@ func (x *ListContextsResponse) String() string {
 func (*ListContextsResponse) ProtoMessage() {}
 
 func (x *ListContextsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[60]
+	mi := &file_nodev1_node_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4448,7 +4829,7 @@ func (x *ListContextsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListContextsResponse.ProtoReflect.Descriptor instead.
 func (*ListContextsResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{60}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ListContextsResponse) GetItems() []*Context {
@@ -4468,7 +4849,7 @@ type ContextRequest struct {
 
 func (x *ContextRequest) Reset() {
 	*x = ContextRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[61]
+	mi := &file_nodev1_node_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4480,7 +4861,7 @@ func (x *ContextRequest) String() string {
 func (*ContextRequest) ProtoMessage() {}
 
 func (x *ContextRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[61]
+	mi := &file_nodev1_node_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4493,7 +4874,7 @@ func (x *ContextRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextRequest.ProtoReflect.Descriptor instead.
 func (*ContextRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{61}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ContextRequest) GetSandboxId() string {
@@ -4518,7 +4899,7 @@ type ContextResponse struct {
 
 func (x *ContextResponse) Reset() {
 	*x = ContextResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[62]
+	mi := &file_nodev1_node_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4530,7 +4911,7 @@ func (x *ContextResponse) String() string {
 func (*ContextResponse) ProtoMessage() {}
 
 func (x *ContextResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[62]
+	mi := &file_nodev1_node_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4543,7 +4924,7 @@ func (x *ContextResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ContextResponse.ProtoReflect.Descriptor instead.
 func (*ContextResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{62}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{67}
 }
 
 type Context struct {
@@ -4563,7 +4944,7 @@ type Context struct {
 
 func (x *Context) Reset() {
 	*x = Context{}
-	mi := &file_nodev1_node_proto_msgTypes[63]
+	mi := &file_nodev1_node_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4575,7 +4956,7 @@ func (x *Context) String() string {
 func (*Context) ProtoMessage() {}
 
 func (x *Context) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[63]
+	mi := &file_nodev1_node_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4588,7 +4969,7 @@ func (x *Context) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Context.ProtoReflect.Descriptor instead.
 func (*Context) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{63}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *Context) GetContextId() string {
@@ -4666,7 +5047,7 @@ type GetMetricsRequest struct {
 
 func (x *GetMetricsRequest) Reset() {
 	*x = GetMetricsRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[64]
+	mi := &file_nodev1_node_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4678,7 +5059,7 @@ func (x *GetMetricsRequest) String() string {
 func (*GetMetricsRequest) ProtoMessage() {}
 
 func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[64]
+	mi := &file_nodev1_node_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4691,7 +5072,7 @@ func (x *GetMetricsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsRequest.ProtoReflect.Descriptor instead.
 func (*GetMetricsRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{64}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *GetMetricsRequest) GetSandboxId() string {
@@ -4733,7 +5114,7 @@ type GetMetricsResponse struct {
 
 func (x *GetMetricsResponse) Reset() {
 	*x = GetMetricsResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[65]
+	mi := &file_nodev1_node_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4745,7 +5126,7 @@ func (x *GetMetricsResponse) String() string {
 func (*GetMetricsResponse) ProtoMessage() {}
 
 func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[65]
+	mi := &file_nodev1_node_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4758,7 +5139,7 @@ func (x *GetMetricsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMetricsResponse.ProtoReflect.Descriptor instead.
 func (*GetMetricsResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{65}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetMetricsResponse) GetSamples() []*Sample {
@@ -4799,7 +5180,7 @@ type Sample struct {
 
 func (x *Sample) Reset() {
 	*x = Sample{}
-	mi := &file_nodev1_node_proto_msgTypes[66]
+	mi := &file_nodev1_node_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4811,7 +5192,7 @@ func (x *Sample) String() string {
 func (*Sample) ProtoMessage() {}
 
 func (x *Sample) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[66]
+	mi := &file_nodev1_node_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4824,7 +5205,7 @@ func (x *Sample) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Sample.ProtoReflect.Descriptor instead.
 func (*Sample) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{66}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{71}
 }
 
 func (x *Sample) GetAtUnixMs() int64 {
@@ -4901,7 +5282,7 @@ type ReadLogsRequest struct {
 
 func (x *ReadLogsRequest) Reset() {
 	*x = ReadLogsRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[67]
+	mi := &file_nodev1_node_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4913,7 +5294,7 @@ func (x *ReadLogsRequest) String() string {
 func (*ReadLogsRequest) ProtoMessage() {}
 
 func (x *ReadLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[67]
+	mi := &file_nodev1_node_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4926,7 +5307,7 @@ func (x *ReadLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogsRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogsRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{67}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *ReadLogsRequest) GetSandboxId() string {
@@ -4963,7 +5344,7 @@ type LogEntry struct {
 
 func (x *LogEntry) Reset() {
 	*x = LogEntry{}
-	mi := &file_nodev1_node_proto_msgTypes[68]
+	mi := &file_nodev1_node_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4975,7 +5356,7 @@ func (x *LogEntry) String() string {
 func (*LogEntry) ProtoMessage() {}
 
 func (x *LogEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[68]
+	mi := &file_nodev1_node_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4988,7 +5369,7 @@ func (x *LogEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogEntry.ProtoReflect.Descriptor instead.
 func (*LogEntry) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{68}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *LogEntry) GetSeq() int64 {
@@ -5041,7 +5422,7 @@ type SearchFilesRequest struct {
 
 func (x *SearchFilesRequest) Reset() {
 	*x = SearchFilesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[69]
+	mi := &file_nodev1_node_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5053,7 +5434,7 @@ func (x *SearchFilesRequest) String() string {
 func (*SearchFilesRequest) ProtoMessage() {}
 
 func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[69]
+	mi := &file_nodev1_node_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5066,7 +5447,7 @@ func (x *SearchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesRequest.ProtoReflect.Descriptor instead.
 func (*SearchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{69}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *SearchFilesRequest) GetSandboxId() string {
@@ -5129,7 +5510,7 @@ type SearchFilesResponse struct {
 
 func (x *SearchFilesResponse) Reset() {
 	*x = SearchFilesResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[70]
+	mi := &file_nodev1_node_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5141,7 +5522,7 @@ func (x *SearchFilesResponse) String() string {
 func (*SearchFilesResponse) ProtoMessage() {}
 
 func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[70]
+	mi := &file_nodev1_node_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5154,7 +5535,7 @@ func (x *SearchFilesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{70}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *SearchFilesResponse) GetItems() []*SearchFilesResponse_Match {
@@ -5193,7 +5574,7 @@ type ChmodRequest struct {
 
 func (x *ChmodRequest) Reset() {
 	*x = ChmodRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[71]
+	mi := &file_nodev1_node_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5205,7 +5586,7 @@ func (x *ChmodRequest) String() string {
 func (*ChmodRequest) ProtoMessage() {}
 
 func (x *ChmodRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[71]
+	mi := &file_nodev1_node_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5218,7 +5599,7 @@ func (x *ChmodRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChmodRequest.ProtoReflect.Descriptor instead.
 func (*ChmodRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{71}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *ChmodRequest) GetSandboxId() string {
@@ -5284,7 +5665,7 @@ type ComposeRequest struct {
 
 func (x *ComposeRequest) Reset() {
 	*x = ComposeRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[72]
+	mi := &file_nodev1_node_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5296,7 +5677,7 @@ func (x *ComposeRequest) String() string {
 func (*ComposeRequest) ProtoMessage() {}
 
 func (x *ComposeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[72]
+	mi := &file_nodev1_node_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5309,7 +5690,7 @@ func (x *ComposeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ComposeRequest.ProtoReflect.Descriptor instead.
 func (*ComposeRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{72}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *ComposeRequest) GetSandboxId() string {
@@ -5366,7 +5747,7 @@ type ReadArchiveRequest struct {
 
 func (x *ReadArchiveRequest) Reset() {
 	*x = ReadArchiveRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[73]
+	mi := &file_nodev1_node_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5378,7 +5759,7 @@ func (x *ReadArchiveRequest) String() string {
 func (*ReadArchiveRequest) ProtoMessage() {}
 
 func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[73]
+	mi := &file_nodev1_node_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5391,7 +5772,7 @@ func (x *ReadArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveRequest.ProtoReflect.Descriptor instead.
 func (*ReadArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{73}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *ReadArchiveRequest) GetSandboxId() string {
@@ -5431,7 +5812,7 @@ type ReadArchiveResponse struct {
 
 func (x *ReadArchiveResponse) Reset() {
 	*x = ReadArchiveResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[74]
+	mi := &file_nodev1_node_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5443,7 +5824,7 @@ func (x *ReadArchiveResponse) String() string {
 func (*ReadArchiveResponse) ProtoMessage() {}
 
 func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[74]
+	mi := &file_nodev1_node_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5456,7 +5837,7 @@ func (x *ReadArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadArchiveResponse.ProtoReflect.Descriptor instead.
 func (*ReadArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{74}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *ReadArchiveResponse) GetData() []byte {
@@ -5480,7 +5861,7 @@ type WriteArchiveRequest struct {
 
 func (x *WriteArchiveRequest) Reset() {
 	*x = WriteArchiveRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[75]
+	mi := &file_nodev1_node_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5492,7 +5873,7 @@ func (x *WriteArchiveRequest) String() string {
 func (*WriteArchiveRequest) ProtoMessage() {}
 
 func (x *WriteArchiveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[75]
+	mi := &file_nodev1_node_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5505,7 +5886,7 @@ func (x *WriteArchiveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteArchiveRequest.ProtoReflect.Descriptor instead.
 func (*WriteArchiveRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{75}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *WriteArchiveRequest) GetPart() isWriteArchiveRequest_Part {
@@ -5576,7 +5957,7 @@ type WriteArchiveHeader struct {
 
 func (x *WriteArchiveHeader) Reset() {
 	*x = WriteArchiveHeader{}
-	mi := &file_nodev1_node_proto_msgTypes[76]
+	mi := &file_nodev1_node_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5588,7 +5969,7 @@ func (x *WriteArchiveHeader) String() string {
 func (*WriteArchiveHeader) ProtoMessage() {}
 
 func (x *WriteArchiveHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[76]
+	mi := &file_nodev1_node_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5601,7 +5982,7 @@ func (x *WriteArchiveHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteArchiveHeader.ProtoReflect.Descriptor instead.
 func (*WriteArchiveHeader) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{76}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *WriteArchiveHeader) GetSandboxId() string {
@@ -5644,7 +6025,7 @@ type WriteArchiveResponse struct {
 
 func (x *WriteArchiveResponse) Reset() {
 	*x = WriteArchiveResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[77]
+	mi := &file_nodev1_node_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5656,7 +6037,7 @@ func (x *WriteArchiveResponse) String() string {
 func (*WriteArchiveResponse) ProtoMessage() {}
 
 func (x *WriteArchiveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[77]
+	mi := &file_nodev1_node_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5669,7 +6050,7 @@ func (x *WriteArchiveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteArchiveResponse.ProtoReflect.Descriptor instead.
 func (*WriteArchiveResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{77}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *WriteArchiveResponse) GetFiles() int64 {
@@ -5712,7 +6093,7 @@ type WatchFilesRequest struct {
 
 func (x *WatchFilesRequest) Reset() {
 	*x = WatchFilesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[78]
+	mi := &file_nodev1_node_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5724,7 +6105,7 @@ func (x *WatchFilesRequest) String() string {
 func (*WatchFilesRequest) ProtoMessage() {}
 
 func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[78]
+	mi := &file_nodev1_node_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5737,7 +6118,7 @@ func (x *WatchFilesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchFilesRequest.ProtoReflect.Descriptor instead.
 func (*WatchFilesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{78}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *WatchFilesRequest) GetSandboxId() string {
@@ -5779,7 +6160,7 @@ type WatchEvent struct {
 
 func (x *WatchEvent) Reset() {
 	*x = WatchEvent{}
-	mi := &file_nodev1_node_proto_msgTypes[79]
+	mi := &file_nodev1_node_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5791,7 +6172,7 @@ func (x *WatchEvent) String() string {
 func (*WatchEvent) ProtoMessage() {}
 
 func (x *WatchEvent) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[79]
+	mi := &file_nodev1_node_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5804,7 +6185,7 @@ func (x *WatchEvent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchEvent.ProtoReflect.Descriptor instead.
 func (*WatchEvent) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{79}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *WatchEvent) GetType() string {
@@ -5838,7 +6219,7 @@ type CreateVolumeRequest struct {
 
 func (x *CreateVolumeRequest) Reset() {
 	*x = CreateVolumeRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[80]
+	mi := &file_nodev1_node_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5850,7 +6231,7 @@ func (x *CreateVolumeRequest) String() string {
 func (*CreateVolumeRequest) ProtoMessage() {}
 
 func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[80]
+	mi := &file_nodev1_node_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5863,7 +6244,7 @@ func (x *CreateVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateVolumeRequest.ProtoReflect.Descriptor instead.
 func (*CreateVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{80}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *CreateVolumeRequest) GetVolume() string {
@@ -5892,7 +6273,7 @@ type Volume struct {
 
 func (x *Volume) Reset() {
 	*x = Volume{}
-	mi := &file_nodev1_node_proto_msgTypes[81]
+	mi := &file_nodev1_node_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5904,7 +6285,7 @@ func (x *Volume) String() string {
 func (*Volume) ProtoMessage() {}
 
 func (x *Volume) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[81]
+	mi := &file_nodev1_node_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5917,7 +6298,7 @@ func (x *Volume) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Volume.ProtoReflect.Descriptor instead.
 func (*Volume) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{81}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *Volume) GetVolume() string {
@@ -5956,7 +6337,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[82]
+	mi := &file_nodev1_node_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5968,7 +6349,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[82]
+	mi := &file_nodev1_node_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5981,7 +6362,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{82}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{87}
 }
 
 type ListVolumesResponse struct {
@@ -5993,7 +6374,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[83]
+	mi := &file_nodev1_node_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6005,7 +6386,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[83]
+	mi := &file_nodev1_node_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6018,7 +6399,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{83}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*Volume {
@@ -6037,7 +6418,7 @@ type DeleteVolumeRequest struct {
 
 func (x *DeleteVolumeRequest) Reset() {
 	*x = DeleteVolumeRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[84]
+	mi := &file_nodev1_node_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6049,7 +6430,7 @@ func (x *DeleteVolumeRequest) String() string {
 func (*DeleteVolumeRequest) ProtoMessage() {}
 
 func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[84]
+	mi := &file_nodev1_node_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6062,7 +6443,7 @@ func (x *DeleteVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeRequest.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{84}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *DeleteVolumeRequest) GetVolume() string {
@@ -6080,7 +6461,7 @@ type DeleteVolumeResponse struct {
 
 func (x *DeleteVolumeResponse) Reset() {
 	*x = DeleteVolumeResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[85]
+	mi := &file_nodev1_node_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6092,7 +6473,7 @@ func (x *DeleteVolumeResponse) String() string {
 func (*DeleteVolumeResponse) ProtoMessage() {}
 
 func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[85]
+	mi := &file_nodev1_node_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6105,7 +6486,7 @@ func (x *DeleteVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteVolumeResponse.ProtoReflect.Descriptor instead.
 func (*DeleteVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{85}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{90}
 }
 
 type ExportVolumeRequest struct {
@@ -6117,7 +6498,7 @@ type ExportVolumeRequest struct {
 
 func (x *ExportVolumeRequest) Reset() {
 	*x = ExportVolumeRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[86]
+	mi := &file_nodev1_node_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6129,7 +6510,7 @@ func (x *ExportVolumeRequest) String() string {
 func (*ExportVolumeRequest) ProtoMessage() {}
 
 func (x *ExportVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[86]
+	mi := &file_nodev1_node_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6142,7 +6523,7 @@ func (x *ExportVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportVolumeRequest.ProtoReflect.Descriptor instead.
 func (*ExportVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{86}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *ExportVolumeRequest) GetVolume() string {
@@ -6165,7 +6546,7 @@ type ExportVolumeResponse struct {
 
 func (x *ExportVolumeResponse) Reset() {
 	*x = ExportVolumeResponse{}
-	mi := &file_nodev1_node_proto_msgTypes[87]
+	mi := &file_nodev1_node_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6177,7 +6558,7 @@ func (x *ExportVolumeResponse) String() string {
 func (*ExportVolumeResponse) ProtoMessage() {}
 
 func (x *ExportVolumeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[87]
+	mi := &file_nodev1_node_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6190,7 +6571,7 @@ func (x *ExportVolumeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExportVolumeResponse.ProtoReflect.Descriptor instead.
 func (*ExportVolumeResponse) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{87}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *ExportVolumeResponse) GetPart() isExportVolumeResponse_Part {
@@ -6244,7 +6625,7 @@ type VolumeDigest struct {
 
 func (x *VolumeDigest) Reset() {
 	*x = VolumeDigest{}
-	mi := &file_nodev1_node_proto_msgTypes[88]
+	mi := &file_nodev1_node_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6256,7 +6637,7 @@ func (x *VolumeDigest) String() string {
 func (*VolumeDigest) ProtoMessage() {}
 
 func (x *VolumeDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[88]
+	mi := &file_nodev1_node_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6269,7 +6650,7 @@ func (x *VolumeDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VolumeDigest.ProtoReflect.Descriptor instead.
 func (*VolumeDigest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{88}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *VolumeDigest) GetSha256() string {
@@ -6300,7 +6681,7 @@ type ImportVolumeRequest struct {
 
 func (x *ImportVolumeRequest) Reset() {
 	*x = ImportVolumeRequest{}
-	mi := &file_nodev1_node_proto_msgTypes[89]
+	mi := &file_nodev1_node_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6312,7 +6693,7 @@ func (x *ImportVolumeRequest) String() string {
 func (*ImportVolumeRequest) ProtoMessage() {}
 
 func (x *ImportVolumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[89]
+	mi := &file_nodev1_node_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6325,7 +6706,7 @@ func (x *ImportVolumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportVolumeRequest.ProtoReflect.Descriptor instead.
 func (*ImportVolumeRequest) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{89}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *ImportVolumeRequest) GetPart() isImportVolumeRequest_Part {
@@ -6395,7 +6776,7 @@ type ImportVolumeHeader struct {
 
 func (x *ImportVolumeHeader) Reset() {
 	*x = ImportVolumeHeader{}
-	mi := &file_nodev1_node_proto_msgTypes[90]
+	mi := &file_nodev1_node_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6407,7 +6788,7 @@ func (x *ImportVolumeHeader) String() string {
 func (*ImportVolumeHeader) ProtoMessage() {}
 
 func (x *ImportVolumeHeader) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[90]
+	mi := &file_nodev1_node_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6420,7 +6801,7 @@ func (x *ImportVolumeHeader) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ImportVolumeHeader.ProtoReflect.Descriptor instead.
 func (*ImportVolumeHeader) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{90}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *ImportVolumeHeader) GetVolume() string {
@@ -6455,7 +6836,7 @@ type AdoptRequest_Known struct {
 
 func (x *AdoptRequest_Known) Reset() {
 	*x = AdoptRequest_Known{}
-	mi := &file_nodev1_node_proto_msgTypes[92]
+	mi := &file_nodev1_node_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6467,7 +6848,7 @@ func (x *AdoptRequest_Known) String() string {
 func (*AdoptRequest_Known) ProtoMessage() {}
 
 func (x *AdoptRequest_Known) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[92]
+	mi := &file_nodev1_node_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6515,7 +6896,7 @@ type CodeReport_FileChange struct {
 
 func (x *CodeReport_FileChange) Reset() {
 	*x = CodeReport_FileChange{}
-	mi := &file_nodev1_node_proto_msgTypes[94]
+	mi := &file_nodev1_node_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6527,7 +6908,7 @@ func (x *CodeReport_FileChange) String() string {
 func (*CodeReport_FileChange) ProtoMessage() {}
 
 func (x *CodeReport_FileChange) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[94]
+	mi := &file_nodev1_node_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6540,7 +6921,7 @@ func (x *CodeReport_FileChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_FileChange.ProtoReflect.Descriptor instead.
 func (*CodeReport_FileChange) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{33, 0}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{38, 0}
 }
 
 func (x *CodeReport_FileChange) GetPath() string {
@@ -6575,7 +6956,7 @@ type CodeReport_Data struct {
 
 func (x *CodeReport_Data) Reset() {
 	*x = CodeReport_Data{}
-	mi := &file_nodev1_node_proto_msgTypes[95]
+	mi := &file_nodev1_node_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6587,7 +6968,7 @@ func (x *CodeReport_Data) String() string {
 func (*CodeReport_Data) ProtoMessage() {}
 
 func (x *CodeReport_Data) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[95]
+	mi := &file_nodev1_node_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6600,7 +6981,7 @@ func (x *CodeReport_Data) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_Data.ProtoReflect.Descriptor instead.
 func (*CodeReport_Data) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{33, 1}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{38, 1}
 }
 
 func (x *CodeReport_Data) GetMime() string {
@@ -6634,7 +7015,7 @@ type CodeReport_Result struct {
 
 func (x *CodeReport_Result) Reset() {
 	*x = CodeReport_Result{}
-	mi := &file_nodev1_node_proto_msgTypes[96]
+	mi := &file_nodev1_node_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6646,7 +7027,7 @@ func (x *CodeReport_Result) String() string {
 func (*CodeReport_Result) ProtoMessage() {}
 
 func (x *CodeReport_Result) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[96]
+	mi := &file_nodev1_node_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6659,7 +7040,7 @@ func (x *CodeReport_Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_Result.ProtoReflect.Descriptor instead.
 func (*CodeReport_Result) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{33, 2}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{38, 2}
 }
 
 func (x *CodeReport_Result) GetData() []*CodeReport_Data {
@@ -6687,7 +7068,7 @@ type CodeReport_Error struct {
 
 func (x *CodeReport_Error) Reset() {
 	*x = CodeReport_Error{}
-	mi := &file_nodev1_node_proto_msgTypes[97]
+	mi := &file_nodev1_node_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6699,7 +7080,7 @@ func (x *CodeReport_Error) String() string {
 func (*CodeReport_Error) ProtoMessage() {}
 
 func (x *CodeReport_Error) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[97]
+	mi := &file_nodev1_node_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6712,7 +7093,7 @@ func (x *CodeReport_Error) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CodeReport_Error.ProtoReflect.Descriptor instead.
 func (*CodeReport_Error) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{33, 3}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{38, 3}
 }
 
 func (x *CodeReport_Error) GetName() string {
@@ -6749,7 +7130,7 @@ type ReadOutputResponse_Run struct {
 
 func (x *ReadOutputResponse_Run) Reset() {
 	*x = ReadOutputResponse_Run{}
-	mi := &file_nodev1_node_proto_msgTypes[98]
+	mi := &file_nodev1_node_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6761,7 +7142,7 @@ func (x *ReadOutputResponse_Run) String() string {
 func (*ReadOutputResponse_Run) ProtoMessage() {}
 
 func (x *ReadOutputResponse_Run) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[98]
+	mi := &file_nodev1_node_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6774,7 +7155,7 @@ func (x *ReadOutputResponse_Run) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadOutputResponse_Run.ProtoReflect.Descriptor instead.
 func (*ReadOutputResponse_Run) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{57, 0}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{62, 0}
 }
 
 func (x *ReadOutputResponse_Run) GetStream() uint32 {
@@ -6822,7 +7203,7 @@ type SearchFilesResponse_Line struct {
 
 func (x *SearchFilesResponse_Line) Reset() {
 	*x = SearchFilesResponse_Line{}
-	mi := &file_nodev1_node_proto_msgTypes[100]
+	mi := &file_nodev1_node_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6834,7 +7215,7 @@ func (x *SearchFilesResponse_Line) String() string {
 func (*SearchFilesResponse_Line) ProtoMessage() {}
 
 func (x *SearchFilesResponse_Line) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[100]
+	mi := &file_nodev1_node_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6847,7 +7228,7 @@ func (x *SearchFilesResponse_Line) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse_Line.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse_Line) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{70, 0}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{75, 0}
 }
 
 func (x *SearchFilesResponse_Line) GetNumber() int64 {
@@ -6874,7 +7255,7 @@ type SearchFilesResponse_Match struct {
 
 func (x *SearchFilesResponse_Match) Reset() {
 	*x = SearchFilesResponse_Match{}
-	mi := &file_nodev1_node_proto_msgTypes[101]
+	mi := &file_nodev1_node_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6886,7 +7267,7 @@ func (x *SearchFilesResponse_Match) String() string {
 func (*SearchFilesResponse_Match) ProtoMessage() {}
 
 func (x *SearchFilesResponse_Match) ProtoReflect() protoreflect.Message {
-	mi := &file_nodev1_node_proto_msgTypes[101]
+	mi := &file_nodev1_node_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6899,7 +7280,7 @@ func (x *SearchFilesResponse_Match) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SearchFilesResponse_Match.ProtoReflect.Descriptor instead.
 func (*SearchFilesResponse_Match) Descriptor() ([]byte, []int) {
-	return file_nodev1_node_proto_rawDescGZIP(), []int{70, 1}
+	return file_nodev1_node_proto_rawDescGZIP(), []int{75, 1}
 }
 
 func (x *SearchFilesResponse_Match) GetFile() *FileInfo {
@@ -7007,7 +7388,37 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"project_id\x18\x03 \x01(\tR\tprojectId\"=\n" +
 	"\rAdoptResponse\x12\x18\n" +
 	"\arunning\x18\x01 \x03(\tR\arunning\x12\x12\n" +
-	"\x04lost\x18\x02 \x03(\tR\x04lost\"\x0e\n" +
+	"\x04lost\x18\x02 \x03(\tR\x04lost\"i\n" +
+	"\x0eRecordsRequest\x12\x12\n" +
+	"\x04boot\x18\x01 \x01(\tR\x04boot\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\x03R\x05after\x12\x17\n" +
+	"\await_ms\x18\x03 \x01(\x03R\x06waitMs\x12\x14\n" +
+	"\x05limit\x18\x04 \x01(\x05R\x05limit\"\x83\x01\n" +
+	"\x0fRecordsResponse\x12\x12\n" +
+	"\x04boot\x18\x01 \x01(\tR\x04boot\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\x03R\x04next\x12\x12\n" +
+	"\x04lost\x18\x03 \x01(\x03R\x04lost\x124\n" +
+	"\arecords\x18\x04 \x03(\v2\x1a.cay.node.v1.ProcessRecordR\arecords\"\xee\x02\n" +
+	"\rProcessRecord\x12\x1d\n" +
+	"\n" +
+	"process_id\x18\x01 \x01(\tR\tprocessId\x12\x1d\n" +
+	"\n" +
+	"sandbox_id\x18\x02 \x01(\tR\tsandboxId\x12\x1d\n" +
+	"\n" +
+	"project_id\x18\x03 \x01(\tR\tprojectId\x12\x14\n" +
+	"\x05actor\x18\x04 \x01(\tR\x05actor\x12\x12\n" +
+	"\x04kind\x18\x05 \x01(\tR\x04kind\x12\x12\n" +
+	"\x04name\x18\x06 \x01(\tR\x04name\x12\x18\n" +
+	"\acommand\x18\a \x01(\tR\acommand\x12\x1a\n" +
+	"\blanguage\x18\b \x01(\tR\blanguage\x12&\n" +
+	"\x0fstarted_unix_ms\x18\t \x01(\x03R\rstartedUnixMs\x12\"\n" +
+	"\rended_unix_ms\x18\n" +
+	" \x01(\x03R\vendedUnixMs\x12%\n" +
+	"\x04exit\x18\v \x01(\v2\x11.cay.node.v1.ExitR\x04exit\x12\x19\n" +
+	"\btrace_id\x18\f \x01(\tR\atraceId\"\x10\n" +
+	"\x0eMetricsRequest\"-\n" +
+	"\x0fMetricsResponse\x12\x1a\n" +
+	"\bfamilies\x18\x01 \x01(\fR\bfamilies\"\x0e\n" +
 	"\fWatchRequest\"\x80\x02\n" +
 	"\x05Event\x12\x1d\n" +
 	"\n" +
@@ -7079,7 +7490,7 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\x06resize\x18\x05 \x01(\v2\x13.cay.node.v1.ResizeH\x00R\x06resize\x124\n" +
 	"\x06signal\x18\x06 \x01(\v2\x1a.cay.node.v1.SignalProcessH\x00R\x06signal\x12\x18\n" +
 	"\x06detach\x18\a \x01(\bH\x00R\x06detachB\a\n" +
-	"\x05input\"\x94\x02\n" +
+	"\x05input\"\xbe\x02\n" +
 	"\fStartProcess\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
@@ -7091,7 +7502,9 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"foreground\x18\x05 \x01(\bR\n" +
 	"foreground\x12,\n" +
 	"\x12kill_on_disconnect\x18\x06 \x01(\bR\x10killOnDisconnect\x120\n" +
-	"\x14hangup_on_disconnect\x18\a \x01(\bR\x12hangupOnDisconnect\"\xbe\x01\n" +
+	"\x14hangup_on_disconnect\x18\a \x01(\bR\x12hangupOnDisconnect\x12\x12\n" +
+	"\x04kind\x18\b \x01(\tR\x04kind\x12\x14\n" +
+	"\x05actor\x18\t \x01(\tR\x05actor\"\xbe\x01\n" +
 	"\rAttachProcess\x12\x1d\n" +
 	"\n" +
 	"sandbox_id\x18\x01 \x01(\tR\tsandboxId\x12\x1d\n" +
@@ -7163,7 +7576,7 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\tOutputGap\x12\x16\n" +
 	"\x06stream\x18\x01 \x01(\rR\x06stream\x12\x16\n" +
 	"\x06offset\x18\x02 \x01(\x03R\x06offset\x12\x14\n" +
-	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\"\x8c\x02\n" +
+	"\x05bytes\x18\x03 \x01(\x03R\x05bytes\"\xc9\x02\n" +
 	"\x04Exit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\tR\x06signal\x12\x16\n" +
@@ -7178,7 +7591,9 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"stdoutSize\x12\x1f\n" +
 	"\vstderr_size\x18\n" +
 	" \x01(\x03R\n" +
-	"stderrSize\"=\n" +
+	"stderrSize\x12\x15\n" +
+	"\x06cpu_ms\x18\v \x01(\x03R\x05cpuMs\x12$\n" +
+	"\x0epeak_memory_mb\x18\f \x01(\x03R\fpeakMemoryMb\"=\n" +
 	"\vStreamError\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x16\n" +
 	"\x06detail\x18\x02 \x01(\tR\x06detail\"\xb9\x03\n" +
@@ -7489,7 +7904,7 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\x12ImportVolumeHeader\x12\x16\n" +
 	"\x06volume\x18\x01 \x01(\tR\x06volume\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x03R\x05bytes\x12\x16\n" +
-	"\x06sha256\x18\x03 \x01(\tR\x06sha2562\xd6\x14\n" +
+	"\x06sha256\x18\x03 \x01(\tR\x06sha2562\xe2\x15\n" +
 	"\vNodeService\x129\n" +
 	"\aGetInfo\x12\x1b.cay.node.v1.GetInfoRequest\x1a\x11.cay.node.v1.Info\x12A\n" +
 	"\x06Create\x12\x1a.cay.node.v1.CreateRequest\x1a\x1b.cay.node.v1.CreateResponse\x12D\n" +
@@ -7497,7 +7912,9 @@ const file_nodev1_node_proto_rawDesc = "" +
 	"\x06Freeze\x12\x1a.cay.node.v1.FreezeRequest\x1a\x1b.cay.node.v1.FreezeResponse\x12;\n" +
 	"\x04Thaw\x12\x18.cay.node.v1.ThawRequest\x1a\x19.cay.node.v1.ThawResponse\x12;\n" +
 	"\x04List\x12\x18.cay.node.v1.ListRequest\x1a\x19.cay.node.v1.ListResponse\x12>\n" +
-	"\x05Adopt\x12\x19.cay.node.v1.AdoptRequest\x1a\x1a.cay.node.v1.AdoptResponse\x128\n" +
+	"\x05Adopt\x12\x19.cay.node.v1.AdoptRequest\x1a\x1a.cay.node.v1.AdoptResponse\x12D\n" +
+	"\aRecords\x12\x1b.cay.node.v1.RecordsRequest\x1a\x1c.cay.node.v1.RecordsResponse\x12D\n" +
+	"\aMetrics\x12\x1b.cay.node.v1.MetricsRequest\x1a\x1c.cay.node.v1.MetricsResponse\x128\n" +
 	"\x05Watch\x12\x19.cay.node.v1.WatchRequest\x1a\x12.cay.node.v1.Event0\x01\x12D\n" +
 	"\aProcess\x12\x19.cay.node.v1.ProcessInput\x1a\x1a.cay.node.v1.ProcessOutput(\x010\x01\x12V\n" +
 	"\rListProcesses\x12!.cay.node.v1.ListProcessesRequest\x1a\".cay.node.v1.ListProcessesResponse\x12A\n" +
@@ -7544,7 +7961,7 @@ func file_nodev1_node_proto_rawDescGZIP() []byte {
 	return file_nodev1_node_proto_rawDescData
 }
 
-var file_nodev1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 102)
+var file_nodev1_node_proto_msgTypes = make([]protoimpl.MessageInfo, 107)
 var file_nodev1_node_proto_goTypes = []any{
 	(*GetInfoRequest)(nil),            // 0: cay.node.v1.GetInfoRequest
 	(*Info)(nil),                      // 1: cay.node.v1.Info
@@ -7564,219 +7981,230 @@ var file_nodev1_node_proto_goTypes = []any{
 	(*ListResponse)(nil),              // 15: cay.node.v1.ListResponse
 	(*AdoptRequest)(nil),              // 16: cay.node.v1.AdoptRequest
 	(*AdoptResponse)(nil),             // 17: cay.node.v1.AdoptResponse
-	(*WatchRequest)(nil),              // 18: cay.node.v1.WatchRequest
-	(*Event)(nil),                     // 19: cay.node.v1.Event
-	(*Hello)(nil),                     // 20: cay.node.v1.Hello
-	(*Ended)(nil),                     // 21: cay.node.v1.Ended
-	(*Oom)(nil),                       // 22: cay.node.v1.Oom
-	(*Activity)(nil),                  // 23: cay.node.v1.Activity
-	(*Usage)(nil),                     // 24: cay.node.v1.Usage
-	(*ProcessSpec)(nil),               // 25: cay.node.v1.ProcessSpec
-	(*CodeSpec)(nil),                  // 26: cay.node.v1.CodeSpec
-	(*ProcessInput)(nil),              // 27: cay.node.v1.ProcessInput
-	(*StartProcess)(nil),              // 28: cay.node.v1.StartProcess
-	(*AttachProcess)(nil),             // 29: cay.node.v1.AttachProcess
-	(*Resize)(nil),                    // 30: cay.node.v1.Resize
-	(*SignalProcess)(nil),             // 31: cay.node.v1.SignalProcess
-	(*ProcessOutput)(nil),             // 32: cay.node.v1.ProcessOutput
-	(*CodeReport)(nil),                // 33: cay.node.v1.CodeReport
-	(*Started)(nil),                   // 34: cay.node.v1.Started
-	(*Data)(nil),                      // 35: cay.node.v1.Data
-	(*OutputGap)(nil),                 // 36: cay.node.v1.OutputGap
-	(*Exit)(nil),                      // 37: cay.node.v1.Exit
-	(*StreamError)(nil),               // 38: cay.node.v1.StreamError
-	(*ProcessInfo)(nil),               // 39: cay.node.v1.ProcessInfo
-	(*ListProcessesRequest)(nil),      // 40: cay.node.v1.ListProcessesRequest
-	(*ListProcessesResponse)(nil),     // 41: cay.node.v1.ListProcessesResponse
-	(*SignalRequest)(nil),             // 42: cay.node.v1.SignalRequest
-	(*SignalResponse)(nil),            // 43: cay.node.v1.SignalResponse
-	(*FileInfo)(nil),                  // 44: cay.node.v1.FileInfo
-	(*StatRequest)(nil),               // 45: cay.node.v1.StatRequest
-	(*ListFilesRequest)(nil),          // 46: cay.node.v1.ListFilesRequest
-	(*ListFilesResponse)(nil),         // 47: cay.node.v1.ListFilesResponse
-	(*MkdirRequest)(nil),              // 48: cay.node.v1.MkdirRequest
-	(*MoveRequest)(nil),               // 49: cay.node.v1.MoveRequest
-	(*RemoveRequest)(nil),             // 50: cay.node.v1.RemoveRequest
-	(*RemoveResponse)(nil),            // 51: cay.node.v1.RemoveResponse
-	(*ReadFileRequest)(nil),           // 52: cay.node.v1.ReadFileRequest
-	(*ReadFileResponse)(nil),          // 53: cay.node.v1.ReadFileResponse
-	(*WriteFileRequest)(nil),          // 54: cay.node.v1.WriteFileRequest
-	(*WriteFileHeader)(nil),           // 55: cay.node.v1.WriteFileHeader
-	(*ReadOutputRequest)(nil),         // 56: cay.node.v1.ReadOutputRequest
-	(*ReadOutputResponse)(nil),        // 57: cay.node.v1.ReadOutputResponse
-	(*OpenContextRequest)(nil),        // 58: cay.node.v1.OpenContextRequest
-	(*ListContextsRequest)(nil),       // 59: cay.node.v1.ListContextsRequest
-	(*ListContextsResponse)(nil),      // 60: cay.node.v1.ListContextsResponse
-	(*ContextRequest)(nil),            // 61: cay.node.v1.ContextRequest
-	(*ContextResponse)(nil),           // 62: cay.node.v1.ContextResponse
-	(*Context)(nil),                   // 63: cay.node.v1.Context
-	(*GetMetricsRequest)(nil),         // 64: cay.node.v1.GetMetricsRequest
-	(*GetMetricsResponse)(nil),        // 65: cay.node.v1.GetMetricsResponse
-	(*Sample)(nil),                    // 66: cay.node.v1.Sample
-	(*ReadLogsRequest)(nil),           // 67: cay.node.v1.ReadLogsRequest
-	(*LogEntry)(nil),                  // 68: cay.node.v1.LogEntry
-	(*SearchFilesRequest)(nil),        // 69: cay.node.v1.SearchFilesRequest
-	(*SearchFilesResponse)(nil),       // 70: cay.node.v1.SearchFilesResponse
-	(*ChmodRequest)(nil),              // 71: cay.node.v1.ChmodRequest
-	(*ComposeRequest)(nil),            // 72: cay.node.v1.ComposeRequest
-	(*ReadArchiveRequest)(nil),        // 73: cay.node.v1.ReadArchiveRequest
-	(*ReadArchiveResponse)(nil),       // 74: cay.node.v1.ReadArchiveResponse
-	(*WriteArchiveRequest)(nil),       // 75: cay.node.v1.WriteArchiveRequest
-	(*WriteArchiveHeader)(nil),        // 76: cay.node.v1.WriteArchiveHeader
-	(*WriteArchiveResponse)(nil),      // 77: cay.node.v1.WriteArchiveResponse
-	(*WatchFilesRequest)(nil),         // 78: cay.node.v1.WatchFilesRequest
-	(*WatchEvent)(nil),                // 79: cay.node.v1.WatchEvent
-	(*CreateVolumeRequest)(nil),       // 80: cay.node.v1.CreateVolumeRequest
-	(*Volume)(nil),                    // 81: cay.node.v1.Volume
-	(*ListVolumesRequest)(nil),        // 82: cay.node.v1.ListVolumesRequest
-	(*ListVolumesResponse)(nil),       // 83: cay.node.v1.ListVolumesResponse
-	(*DeleteVolumeRequest)(nil),       // 84: cay.node.v1.DeleteVolumeRequest
-	(*DeleteVolumeResponse)(nil),      // 85: cay.node.v1.DeleteVolumeResponse
-	(*ExportVolumeRequest)(nil),       // 86: cay.node.v1.ExportVolumeRequest
-	(*ExportVolumeResponse)(nil),      // 87: cay.node.v1.ExportVolumeResponse
-	(*VolumeDigest)(nil),              // 88: cay.node.v1.VolumeDigest
-	(*ImportVolumeRequest)(nil),       // 89: cay.node.v1.ImportVolumeRequest
-	(*ImportVolumeHeader)(nil),        // 90: cay.node.v1.ImportVolumeHeader
-	nil,                               // 91: cay.node.v1.Spec.EnvEntry
-	(*AdoptRequest_Known)(nil),        // 92: cay.node.v1.AdoptRequest.Known
-	nil,                               // 93: cay.node.v1.ProcessSpec.EnvEntry
-	(*CodeReport_FileChange)(nil),     // 94: cay.node.v1.CodeReport.FileChange
-	(*CodeReport_Data)(nil),           // 95: cay.node.v1.CodeReport.Data
-	(*CodeReport_Result)(nil),         // 96: cay.node.v1.CodeReport.Result
-	(*CodeReport_Error)(nil),          // 97: cay.node.v1.CodeReport.Error
-	(*ReadOutputResponse_Run)(nil),    // 98: cay.node.v1.ReadOutputResponse.Run
-	nil,                               // 99: cay.node.v1.OpenContextRequest.EnvEntry
-	(*SearchFilesResponse_Line)(nil),  // 100: cay.node.v1.SearchFilesResponse.Line
-	(*SearchFilesResponse_Match)(nil), // 101: cay.node.v1.SearchFilesResponse.Match
+	(*RecordsRequest)(nil),            // 18: cay.node.v1.RecordsRequest
+	(*RecordsResponse)(nil),           // 19: cay.node.v1.RecordsResponse
+	(*ProcessRecord)(nil),             // 20: cay.node.v1.ProcessRecord
+	(*MetricsRequest)(nil),            // 21: cay.node.v1.MetricsRequest
+	(*MetricsResponse)(nil),           // 22: cay.node.v1.MetricsResponse
+	(*WatchRequest)(nil),              // 23: cay.node.v1.WatchRequest
+	(*Event)(nil),                     // 24: cay.node.v1.Event
+	(*Hello)(nil),                     // 25: cay.node.v1.Hello
+	(*Ended)(nil),                     // 26: cay.node.v1.Ended
+	(*Oom)(nil),                       // 27: cay.node.v1.Oom
+	(*Activity)(nil),                  // 28: cay.node.v1.Activity
+	(*Usage)(nil),                     // 29: cay.node.v1.Usage
+	(*ProcessSpec)(nil),               // 30: cay.node.v1.ProcessSpec
+	(*CodeSpec)(nil),                  // 31: cay.node.v1.CodeSpec
+	(*ProcessInput)(nil),              // 32: cay.node.v1.ProcessInput
+	(*StartProcess)(nil),              // 33: cay.node.v1.StartProcess
+	(*AttachProcess)(nil),             // 34: cay.node.v1.AttachProcess
+	(*Resize)(nil),                    // 35: cay.node.v1.Resize
+	(*SignalProcess)(nil),             // 36: cay.node.v1.SignalProcess
+	(*ProcessOutput)(nil),             // 37: cay.node.v1.ProcessOutput
+	(*CodeReport)(nil),                // 38: cay.node.v1.CodeReport
+	(*Started)(nil),                   // 39: cay.node.v1.Started
+	(*Data)(nil),                      // 40: cay.node.v1.Data
+	(*OutputGap)(nil),                 // 41: cay.node.v1.OutputGap
+	(*Exit)(nil),                      // 42: cay.node.v1.Exit
+	(*StreamError)(nil),               // 43: cay.node.v1.StreamError
+	(*ProcessInfo)(nil),               // 44: cay.node.v1.ProcessInfo
+	(*ListProcessesRequest)(nil),      // 45: cay.node.v1.ListProcessesRequest
+	(*ListProcessesResponse)(nil),     // 46: cay.node.v1.ListProcessesResponse
+	(*SignalRequest)(nil),             // 47: cay.node.v1.SignalRequest
+	(*SignalResponse)(nil),            // 48: cay.node.v1.SignalResponse
+	(*FileInfo)(nil),                  // 49: cay.node.v1.FileInfo
+	(*StatRequest)(nil),               // 50: cay.node.v1.StatRequest
+	(*ListFilesRequest)(nil),          // 51: cay.node.v1.ListFilesRequest
+	(*ListFilesResponse)(nil),         // 52: cay.node.v1.ListFilesResponse
+	(*MkdirRequest)(nil),              // 53: cay.node.v1.MkdirRequest
+	(*MoveRequest)(nil),               // 54: cay.node.v1.MoveRequest
+	(*RemoveRequest)(nil),             // 55: cay.node.v1.RemoveRequest
+	(*RemoveResponse)(nil),            // 56: cay.node.v1.RemoveResponse
+	(*ReadFileRequest)(nil),           // 57: cay.node.v1.ReadFileRequest
+	(*ReadFileResponse)(nil),          // 58: cay.node.v1.ReadFileResponse
+	(*WriteFileRequest)(nil),          // 59: cay.node.v1.WriteFileRequest
+	(*WriteFileHeader)(nil),           // 60: cay.node.v1.WriteFileHeader
+	(*ReadOutputRequest)(nil),         // 61: cay.node.v1.ReadOutputRequest
+	(*ReadOutputResponse)(nil),        // 62: cay.node.v1.ReadOutputResponse
+	(*OpenContextRequest)(nil),        // 63: cay.node.v1.OpenContextRequest
+	(*ListContextsRequest)(nil),       // 64: cay.node.v1.ListContextsRequest
+	(*ListContextsResponse)(nil),      // 65: cay.node.v1.ListContextsResponse
+	(*ContextRequest)(nil),            // 66: cay.node.v1.ContextRequest
+	(*ContextResponse)(nil),           // 67: cay.node.v1.ContextResponse
+	(*Context)(nil),                   // 68: cay.node.v1.Context
+	(*GetMetricsRequest)(nil),         // 69: cay.node.v1.GetMetricsRequest
+	(*GetMetricsResponse)(nil),        // 70: cay.node.v1.GetMetricsResponse
+	(*Sample)(nil),                    // 71: cay.node.v1.Sample
+	(*ReadLogsRequest)(nil),           // 72: cay.node.v1.ReadLogsRequest
+	(*LogEntry)(nil),                  // 73: cay.node.v1.LogEntry
+	(*SearchFilesRequest)(nil),        // 74: cay.node.v1.SearchFilesRequest
+	(*SearchFilesResponse)(nil),       // 75: cay.node.v1.SearchFilesResponse
+	(*ChmodRequest)(nil),              // 76: cay.node.v1.ChmodRequest
+	(*ComposeRequest)(nil),            // 77: cay.node.v1.ComposeRequest
+	(*ReadArchiveRequest)(nil),        // 78: cay.node.v1.ReadArchiveRequest
+	(*ReadArchiveResponse)(nil),       // 79: cay.node.v1.ReadArchiveResponse
+	(*WriteArchiveRequest)(nil),       // 80: cay.node.v1.WriteArchiveRequest
+	(*WriteArchiveHeader)(nil),        // 81: cay.node.v1.WriteArchiveHeader
+	(*WriteArchiveResponse)(nil),      // 82: cay.node.v1.WriteArchiveResponse
+	(*WatchFilesRequest)(nil),         // 83: cay.node.v1.WatchFilesRequest
+	(*WatchEvent)(nil),                // 84: cay.node.v1.WatchEvent
+	(*CreateVolumeRequest)(nil),       // 85: cay.node.v1.CreateVolumeRequest
+	(*Volume)(nil),                    // 86: cay.node.v1.Volume
+	(*ListVolumesRequest)(nil),        // 87: cay.node.v1.ListVolumesRequest
+	(*ListVolumesResponse)(nil),       // 88: cay.node.v1.ListVolumesResponse
+	(*DeleteVolumeRequest)(nil),       // 89: cay.node.v1.DeleteVolumeRequest
+	(*DeleteVolumeResponse)(nil),      // 90: cay.node.v1.DeleteVolumeResponse
+	(*ExportVolumeRequest)(nil),       // 91: cay.node.v1.ExportVolumeRequest
+	(*ExportVolumeResponse)(nil),      // 92: cay.node.v1.ExportVolumeResponse
+	(*VolumeDigest)(nil),              // 93: cay.node.v1.VolumeDigest
+	(*ImportVolumeRequest)(nil),       // 94: cay.node.v1.ImportVolumeRequest
+	(*ImportVolumeHeader)(nil),        // 95: cay.node.v1.ImportVolumeHeader
+	nil,                               // 96: cay.node.v1.Spec.EnvEntry
+	(*AdoptRequest_Known)(nil),        // 97: cay.node.v1.AdoptRequest.Known
+	nil,                               // 98: cay.node.v1.ProcessSpec.EnvEntry
+	(*CodeReport_FileChange)(nil),     // 99: cay.node.v1.CodeReport.FileChange
+	(*CodeReport_Data)(nil),           // 100: cay.node.v1.CodeReport.Data
+	(*CodeReport_Result)(nil),         // 101: cay.node.v1.CodeReport.Result
+	(*CodeReport_Error)(nil),          // 102: cay.node.v1.CodeReport.Error
+	(*ReadOutputResponse_Run)(nil),    // 103: cay.node.v1.ReadOutputResponse.Run
+	nil,                               // 104: cay.node.v1.OpenContextRequest.EnvEntry
+	(*SearchFilesResponse_Line)(nil),  // 105: cay.node.v1.SearchFilesResponse.Line
+	(*SearchFilesResponse_Match)(nil), // 106: cay.node.v1.SearchFilesResponse.Match
 }
 var file_nodev1_node_proto_depIdxs = []int32{
 	2,   // 0: cay.node.v1.Info.runtimes:type_name -> cay.node.v1.Runtime
-	91,  // 1: cay.node.v1.Spec.env:type_name -> cay.node.v1.Spec.EnvEntry
+	96,  // 1: cay.node.v1.Spec.env:type_name -> cay.node.v1.Spec.EnvEntry
 	4,   // 2: cay.node.v1.Spec.volumes:type_name -> cay.node.v1.VolumeMount
 	3,   // 3: cay.node.v1.CreateRequest.spec:type_name -> cay.node.v1.Spec
-	24,  // 4: cay.node.v1.DestroyResponse.usage:type_name -> cay.node.v1.Usage
+	29,  // 4: cay.node.v1.DestroyResponse.usage:type_name -> cay.node.v1.Usage
 	14,  // 5: cay.node.v1.ListResponse.sandboxes:type_name -> cay.node.v1.SandboxState
-	92,  // 6: cay.node.v1.AdoptRequest.sandboxes:type_name -> cay.node.v1.AdoptRequest.Known
-	21,  // 7: cay.node.v1.Event.ended:type_name -> cay.node.v1.Ended
-	22,  // 8: cay.node.v1.Event.oom:type_name -> cay.node.v1.Oom
-	23,  // 9: cay.node.v1.Event.activity:type_name -> cay.node.v1.Activity
-	20,  // 10: cay.node.v1.Event.hello:type_name -> cay.node.v1.Hello
-	24,  // 11: cay.node.v1.Ended.usage:type_name -> cay.node.v1.Usage
-	24,  // 12: cay.node.v1.Activity.usage:type_name -> cay.node.v1.Usage
-	93,  // 13: cay.node.v1.ProcessSpec.env:type_name -> cay.node.v1.ProcessSpec.EnvEntry
-	26,  // 14: cay.node.v1.ProcessSpec.code:type_name -> cay.node.v1.CodeSpec
-	28,  // 15: cay.node.v1.ProcessInput.start:type_name -> cay.node.v1.StartProcess
-	29,  // 16: cay.node.v1.ProcessInput.attach:type_name -> cay.node.v1.AttachProcess
-	30,  // 17: cay.node.v1.ProcessInput.resize:type_name -> cay.node.v1.Resize
-	31,  // 18: cay.node.v1.ProcessInput.signal:type_name -> cay.node.v1.SignalProcess
-	25,  // 19: cay.node.v1.StartProcess.spec:type_name -> cay.node.v1.ProcessSpec
-	34,  // 20: cay.node.v1.ProcessOutput.started:type_name -> cay.node.v1.Started
-	35,  // 21: cay.node.v1.ProcessOutput.data:type_name -> cay.node.v1.Data
-	36,  // 22: cay.node.v1.ProcessOutput.gap:type_name -> cay.node.v1.OutputGap
-	37,  // 23: cay.node.v1.ProcessOutput.exit:type_name -> cay.node.v1.Exit
-	38,  // 24: cay.node.v1.ProcessOutput.error:type_name -> cay.node.v1.StreamError
-	33,  // 25: cay.node.v1.ProcessOutput.report:type_name -> cay.node.v1.CodeReport
-	94,  // 26: cay.node.v1.CodeReport.files_changed:type_name -> cay.node.v1.CodeReport.FileChange
-	96,  // 27: cay.node.v1.CodeReport.results:type_name -> cay.node.v1.CodeReport.Result
-	97,  // 28: cay.node.v1.CodeReport.error:type_name -> cay.node.v1.CodeReport.Error
-	37,  // 29: cay.node.v1.ProcessInfo.exit:type_name -> cay.node.v1.Exit
-	39,  // 30: cay.node.v1.ListProcessesResponse.processes:type_name -> cay.node.v1.ProcessInfo
-	44,  // 31: cay.node.v1.ListFilesResponse.items:type_name -> cay.node.v1.FileInfo
-	44,  // 32: cay.node.v1.ReadFileResponse.info:type_name -> cay.node.v1.FileInfo
-	55,  // 33: cay.node.v1.WriteFileRequest.header:type_name -> cay.node.v1.WriteFileHeader
-	98,  // 34: cay.node.v1.ReadOutputResponse.runs:type_name -> cay.node.v1.ReadOutputResponse.Run
-	39,  // 35: cay.node.v1.ReadOutputResponse.process:type_name -> cay.node.v1.ProcessInfo
-	99,  // 36: cay.node.v1.OpenContextRequest.env:type_name -> cay.node.v1.OpenContextRequest.EnvEntry
-	63,  // 37: cay.node.v1.ListContextsResponse.items:type_name -> cay.node.v1.Context
-	66,  // 38: cay.node.v1.GetMetricsResponse.samples:type_name -> cay.node.v1.Sample
-	24,  // 39: cay.node.v1.GetMetricsResponse.usage:type_name -> cay.node.v1.Usage
-	101, // 40: cay.node.v1.SearchFilesResponse.items:type_name -> cay.node.v1.SearchFilesResponse.Match
-	76,  // 41: cay.node.v1.WriteArchiveRequest.header:type_name -> cay.node.v1.WriteArchiveHeader
-	81,  // 42: cay.node.v1.ListVolumesResponse.volumes:type_name -> cay.node.v1.Volume
-	88,  // 43: cay.node.v1.ExportVolumeResponse.digest:type_name -> cay.node.v1.VolumeDigest
-	90,  // 44: cay.node.v1.ImportVolumeRequest.header:type_name -> cay.node.v1.ImportVolumeHeader
-	95,  // 45: cay.node.v1.CodeReport.Result.data:type_name -> cay.node.v1.CodeReport.Data
-	44,  // 46: cay.node.v1.SearchFilesResponse.Match.file:type_name -> cay.node.v1.FileInfo
-	100, // 47: cay.node.v1.SearchFilesResponse.Match.lines:type_name -> cay.node.v1.SearchFilesResponse.Line
-	0,   // 48: cay.node.v1.NodeService.GetInfo:input_type -> cay.node.v1.GetInfoRequest
-	5,   // 49: cay.node.v1.NodeService.Create:input_type -> cay.node.v1.CreateRequest
-	7,   // 50: cay.node.v1.NodeService.Destroy:input_type -> cay.node.v1.DestroyRequest
-	9,   // 51: cay.node.v1.NodeService.Freeze:input_type -> cay.node.v1.FreezeRequest
-	11,  // 52: cay.node.v1.NodeService.Thaw:input_type -> cay.node.v1.ThawRequest
-	13,  // 53: cay.node.v1.NodeService.List:input_type -> cay.node.v1.ListRequest
-	16,  // 54: cay.node.v1.NodeService.Adopt:input_type -> cay.node.v1.AdoptRequest
-	18,  // 55: cay.node.v1.NodeService.Watch:input_type -> cay.node.v1.WatchRequest
-	27,  // 56: cay.node.v1.NodeService.Process:input_type -> cay.node.v1.ProcessInput
-	40,  // 57: cay.node.v1.NodeService.ListProcesses:input_type -> cay.node.v1.ListProcessesRequest
-	42,  // 58: cay.node.v1.NodeService.Signal:input_type -> cay.node.v1.SignalRequest
-	56,  // 59: cay.node.v1.NodeService.ReadOutput:input_type -> cay.node.v1.ReadOutputRequest
-	58,  // 60: cay.node.v1.NodeService.OpenContext:input_type -> cay.node.v1.OpenContextRequest
-	59,  // 61: cay.node.v1.NodeService.ListContexts:input_type -> cay.node.v1.ListContextsRequest
-	61,  // 62: cay.node.v1.NodeService.CloseContext:input_type -> cay.node.v1.ContextRequest
-	61,  // 63: cay.node.v1.NodeService.InterruptContext:input_type -> cay.node.v1.ContextRequest
-	61,  // 64: cay.node.v1.NodeService.RestartContext:input_type -> cay.node.v1.ContextRequest
-	64,  // 65: cay.node.v1.NodeService.GetMetrics:input_type -> cay.node.v1.GetMetricsRequest
-	67,  // 66: cay.node.v1.NodeService.ReadLogs:input_type -> cay.node.v1.ReadLogsRequest
-	45,  // 67: cay.node.v1.NodeService.Stat:input_type -> cay.node.v1.StatRequest
-	46,  // 68: cay.node.v1.NodeService.ListFiles:input_type -> cay.node.v1.ListFilesRequest
-	48,  // 69: cay.node.v1.NodeService.Mkdir:input_type -> cay.node.v1.MkdirRequest
-	49,  // 70: cay.node.v1.NodeService.Move:input_type -> cay.node.v1.MoveRequest
-	50,  // 71: cay.node.v1.NodeService.Remove:input_type -> cay.node.v1.RemoveRequest
-	52,  // 72: cay.node.v1.NodeService.ReadFile:input_type -> cay.node.v1.ReadFileRequest
-	54,  // 73: cay.node.v1.NodeService.WriteFile:input_type -> cay.node.v1.WriteFileRequest
-	69,  // 74: cay.node.v1.NodeService.SearchFiles:input_type -> cay.node.v1.SearchFilesRequest
-	71,  // 75: cay.node.v1.NodeService.Chmod:input_type -> cay.node.v1.ChmodRequest
-	72,  // 76: cay.node.v1.NodeService.Compose:input_type -> cay.node.v1.ComposeRequest
-	73,  // 77: cay.node.v1.NodeService.ReadArchive:input_type -> cay.node.v1.ReadArchiveRequest
-	75,  // 78: cay.node.v1.NodeService.WriteArchive:input_type -> cay.node.v1.WriteArchiveRequest
-	78,  // 79: cay.node.v1.NodeService.WatchFiles:input_type -> cay.node.v1.WatchFilesRequest
-	80,  // 80: cay.node.v1.NodeService.CreateVolume:input_type -> cay.node.v1.CreateVolumeRequest
-	82,  // 81: cay.node.v1.NodeService.ListVolumes:input_type -> cay.node.v1.ListVolumesRequest
-	84,  // 82: cay.node.v1.NodeService.DeleteVolume:input_type -> cay.node.v1.DeleteVolumeRequest
-	86,  // 83: cay.node.v1.NodeService.ExportVolume:input_type -> cay.node.v1.ExportVolumeRequest
-	89,  // 84: cay.node.v1.NodeService.ImportVolume:input_type -> cay.node.v1.ImportVolumeRequest
-	1,   // 85: cay.node.v1.NodeService.GetInfo:output_type -> cay.node.v1.Info
-	6,   // 86: cay.node.v1.NodeService.Create:output_type -> cay.node.v1.CreateResponse
-	8,   // 87: cay.node.v1.NodeService.Destroy:output_type -> cay.node.v1.DestroyResponse
-	10,  // 88: cay.node.v1.NodeService.Freeze:output_type -> cay.node.v1.FreezeResponse
-	12,  // 89: cay.node.v1.NodeService.Thaw:output_type -> cay.node.v1.ThawResponse
-	15,  // 90: cay.node.v1.NodeService.List:output_type -> cay.node.v1.ListResponse
-	17,  // 91: cay.node.v1.NodeService.Adopt:output_type -> cay.node.v1.AdoptResponse
-	19,  // 92: cay.node.v1.NodeService.Watch:output_type -> cay.node.v1.Event
-	32,  // 93: cay.node.v1.NodeService.Process:output_type -> cay.node.v1.ProcessOutput
-	41,  // 94: cay.node.v1.NodeService.ListProcesses:output_type -> cay.node.v1.ListProcessesResponse
-	43,  // 95: cay.node.v1.NodeService.Signal:output_type -> cay.node.v1.SignalResponse
-	57,  // 96: cay.node.v1.NodeService.ReadOutput:output_type -> cay.node.v1.ReadOutputResponse
-	63,  // 97: cay.node.v1.NodeService.OpenContext:output_type -> cay.node.v1.Context
-	60,  // 98: cay.node.v1.NodeService.ListContexts:output_type -> cay.node.v1.ListContextsResponse
-	62,  // 99: cay.node.v1.NodeService.CloseContext:output_type -> cay.node.v1.ContextResponse
-	63,  // 100: cay.node.v1.NodeService.InterruptContext:output_type -> cay.node.v1.Context
-	63,  // 101: cay.node.v1.NodeService.RestartContext:output_type -> cay.node.v1.Context
-	65,  // 102: cay.node.v1.NodeService.GetMetrics:output_type -> cay.node.v1.GetMetricsResponse
-	68,  // 103: cay.node.v1.NodeService.ReadLogs:output_type -> cay.node.v1.LogEntry
-	44,  // 104: cay.node.v1.NodeService.Stat:output_type -> cay.node.v1.FileInfo
-	47,  // 105: cay.node.v1.NodeService.ListFiles:output_type -> cay.node.v1.ListFilesResponse
-	44,  // 106: cay.node.v1.NodeService.Mkdir:output_type -> cay.node.v1.FileInfo
-	44,  // 107: cay.node.v1.NodeService.Move:output_type -> cay.node.v1.FileInfo
-	51,  // 108: cay.node.v1.NodeService.Remove:output_type -> cay.node.v1.RemoveResponse
-	53,  // 109: cay.node.v1.NodeService.ReadFile:output_type -> cay.node.v1.ReadFileResponse
-	44,  // 110: cay.node.v1.NodeService.WriteFile:output_type -> cay.node.v1.FileInfo
-	70,  // 111: cay.node.v1.NodeService.SearchFiles:output_type -> cay.node.v1.SearchFilesResponse
-	44,  // 112: cay.node.v1.NodeService.Chmod:output_type -> cay.node.v1.FileInfo
-	44,  // 113: cay.node.v1.NodeService.Compose:output_type -> cay.node.v1.FileInfo
-	74,  // 114: cay.node.v1.NodeService.ReadArchive:output_type -> cay.node.v1.ReadArchiveResponse
-	77,  // 115: cay.node.v1.NodeService.WriteArchive:output_type -> cay.node.v1.WriteArchiveResponse
-	79,  // 116: cay.node.v1.NodeService.WatchFiles:output_type -> cay.node.v1.WatchEvent
-	81,  // 117: cay.node.v1.NodeService.CreateVolume:output_type -> cay.node.v1.Volume
-	83,  // 118: cay.node.v1.NodeService.ListVolumes:output_type -> cay.node.v1.ListVolumesResponse
-	85,  // 119: cay.node.v1.NodeService.DeleteVolume:output_type -> cay.node.v1.DeleteVolumeResponse
-	87,  // 120: cay.node.v1.NodeService.ExportVolume:output_type -> cay.node.v1.ExportVolumeResponse
-	81,  // 121: cay.node.v1.NodeService.ImportVolume:output_type -> cay.node.v1.Volume
-	85,  // [85:122] is the sub-list for method output_type
-	48,  // [48:85] is the sub-list for method input_type
-	48,  // [48:48] is the sub-list for extension type_name
-	48,  // [48:48] is the sub-list for extension extendee
-	0,   // [0:48] is the sub-list for field type_name
+	97,  // 6: cay.node.v1.AdoptRequest.sandboxes:type_name -> cay.node.v1.AdoptRequest.Known
+	20,  // 7: cay.node.v1.RecordsResponse.records:type_name -> cay.node.v1.ProcessRecord
+	42,  // 8: cay.node.v1.ProcessRecord.exit:type_name -> cay.node.v1.Exit
+	26,  // 9: cay.node.v1.Event.ended:type_name -> cay.node.v1.Ended
+	27,  // 10: cay.node.v1.Event.oom:type_name -> cay.node.v1.Oom
+	28,  // 11: cay.node.v1.Event.activity:type_name -> cay.node.v1.Activity
+	25,  // 12: cay.node.v1.Event.hello:type_name -> cay.node.v1.Hello
+	29,  // 13: cay.node.v1.Ended.usage:type_name -> cay.node.v1.Usage
+	29,  // 14: cay.node.v1.Activity.usage:type_name -> cay.node.v1.Usage
+	98,  // 15: cay.node.v1.ProcessSpec.env:type_name -> cay.node.v1.ProcessSpec.EnvEntry
+	31,  // 16: cay.node.v1.ProcessSpec.code:type_name -> cay.node.v1.CodeSpec
+	33,  // 17: cay.node.v1.ProcessInput.start:type_name -> cay.node.v1.StartProcess
+	34,  // 18: cay.node.v1.ProcessInput.attach:type_name -> cay.node.v1.AttachProcess
+	35,  // 19: cay.node.v1.ProcessInput.resize:type_name -> cay.node.v1.Resize
+	36,  // 20: cay.node.v1.ProcessInput.signal:type_name -> cay.node.v1.SignalProcess
+	30,  // 21: cay.node.v1.StartProcess.spec:type_name -> cay.node.v1.ProcessSpec
+	39,  // 22: cay.node.v1.ProcessOutput.started:type_name -> cay.node.v1.Started
+	40,  // 23: cay.node.v1.ProcessOutput.data:type_name -> cay.node.v1.Data
+	41,  // 24: cay.node.v1.ProcessOutput.gap:type_name -> cay.node.v1.OutputGap
+	42,  // 25: cay.node.v1.ProcessOutput.exit:type_name -> cay.node.v1.Exit
+	43,  // 26: cay.node.v1.ProcessOutput.error:type_name -> cay.node.v1.StreamError
+	38,  // 27: cay.node.v1.ProcessOutput.report:type_name -> cay.node.v1.CodeReport
+	99,  // 28: cay.node.v1.CodeReport.files_changed:type_name -> cay.node.v1.CodeReport.FileChange
+	101, // 29: cay.node.v1.CodeReport.results:type_name -> cay.node.v1.CodeReport.Result
+	102, // 30: cay.node.v1.CodeReport.error:type_name -> cay.node.v1.CodeReport.Error
+	42,  // 31: cay.node.v1.ProcessInfo.exit:type_name -> cay.node.v1.Exit
+	44,  // 32: cay.node.v1.ListProcessesResponse.processes:type_name -> cay.node.v1.ProcessInfo
+	49,  // 33: cay.node.v1.ListFilesResponse.items:type_name -> cay.node.v1.FileInfo
+	49,  // 34: cay.node.v1.ReadFileResponse.info:type_name -> cay.node.v1.FileInfo
+	60,  // 35: cay.node.v1.WriteFileRequest.header:type_name -> cay.node.v1.WriteFileHeader
+	103, // 36: cay.node.v1.ReadOutputResponse.runs:type_name -> cay.node.v1.ReadOutputResponse.Run
+	44,  // 37: cay.node.v1.ReadOutputResponse.process:type_name -> cay.node.v1.ProcessInfo
+	104, // 38: cay.node.v1.OpenContextRequest.env:type_name -> cay.node.v1.OpenContextRequest.EnvEntry
+	68,  // 39: cay.node.v1.ListContextsResponse.items:type_name -> cay.node.v1.Context
+	71,  // 40: cay.node.v1.GetMetricsResponse.samples:type_name -> cay.node.v1.Sample
+	29,  // 41: cay.node.v1.GetMetricsResponse.usage:type_name -> cay.node.v1.Usage
+	106, // 42: cay.node.v1.SearchFilesResponse.items:type_name -> cay.node.v1.SearchFilesResponse.Match
+	81,  // 43: cay.node.v1.WriteArchiveRequest.header:type_name -> cay.node.v1.WriteArchiveHeader
+	86,  // 44: cay.node.v1.ListVolumesResponse.volumes:type_name -> cay.node.v1.Volume
+	93,  // 45: cay.node.v1.ExportVolumeResponse.digest:type_name -> cay.node.v1.VolumeDigest
+	95,  // 46: cay.node.v1.ImportVolumeRequest.header:type_name -> cay.node.v1.ImportVolumeHeader
+	100, // 47: cay.node.v1.CodeReport.Result.data:type_name -> cay.node.v1.CodeReport.Data
+	49,  // 48: cay.node.v1.SearchFilesResponse.Match.file:type_name -> cay.node.v1.FileInfo
+	105, // 49: cay.node.v1.SearchFilesResponse.Match.lines:type_name -> cay.node.v1.SearchFilesResponse.Line
+	0,   // 50: cay.node.v1.NodeService.GetInfo:input_type -> cay.node.v1.GetInfoRequest
+	5,   // 51: cay.node.v1.NodeService.Create:input_type -> cay.node.v1.CreateRequest
+	7,   // 52: cay.node.v1.NodeService.Destroy:input_type -> cay.node.v1.DestroyRequest
+	9,   // 53: cay.node.v1.NodeService.Freeze:input_type -> cay.node.v1.FreezeRequest
+	11,  // 54: cay.node.v1.NodeService.Thaw:input_type -> cay.node.v1.ThawRequest
+	13,  // 55: cay.node.v1.NodeService.List:input_type -> cay.node.v1.ListRequest
+	16,  // 56: cay.node.v1.NodeService.Adopt:input_type -> cay.node.v1.AdoptRequest
+	18,  // 57: cay.node.v1.NodeService.Records:input_type -> cay.node.v1.RecordsRequest
+	21,  // 58: cay.node.v1.NodeService.Metrics:input_type -> cay.node.v1.MetricsRequest
+	23,  // 59: cay.node.v1.NodeService.Watch:input_type -> cay.node.v1.WatchRequest
+	32,  // 60: cay.node.v1.NodeService.Process:input_type -> cay.node.v1.ProcessInput
+	45,  // 61: cay.node.v1.NodeService.ListProcesses:input_type -> cay.node.v1.ListProcessesRequest
+	47,  // 62: cay.node.v1.NodeService.Signal:input_type -> cay.node.v1.SignalRequest
+	61,  // 63: cay.node.v1.NodeService.ReadOutput:input_type -> cay.node.v1.ReadOutputRequest
+	63,  // 64: cay.node.v1.NodeService.OpenContext:input_type -> cay.node.v1.OpenContextRequest
+	64,  // 65: cay.node.v1.NodeService.ListContexts:input_type -> cay.node.v1.ListContextsRequest
+	66,  // 66: cay.node.v1.NodeService.CloseContext:input_type -> cay.node.v1.ContextRequest
+	66,  // 67: cay.node.v1.NodeService.InterruptContext:input_type -> cay.node.v1.ContextRequest
+	66,  // 68: cay.node.v1.NodeService.RestartContext:input_type -> cay.node.v1.ContextRequest
+	69,  // 69: cay.node.v1.NodeService.GetMetrics:input_type -> cay.node.v1.GetMetricsRequest
+	72,  // 70: cay.node.v1.NodeService.ReadLogs:input_type -> cay.node.v1.ReadLogsRequest
+	50,  // 71: cay.node.v1.NodeService.Stat:input_type -> cay.node.v1.StatRequest
+	51,  // 72: cay.node.v1.NodeService.ListFiles:input_type -> cay.node.v1.ListFilesRequest
+	53,  // 73: cay.node.v1.NodeService.Mkdir:input_type -> cay.node.v1.MkdirRequest
+	54,  // 74: cay.node.v1.NodeService.Move:input_type -> cay.node.v1.MoveRequest
+	55,  // 75: cay.node.v1.NodeService.Remove:input_type -> cay.node.v1.RemoveRequest
+	57,  // 76: cay.node.v1.NodeService.ReadFile:input_type -> cay.node.v1.ReadFileRequest
+	59,  // 77: cay.node.v1.NodeService.WriteFile:input_type -> cay.node.v1.WriteFileRequest
+	74,  // 78: cay.node.v1.NodeService.SearchFiles:input_type -> cay.node.v1.SearchFilesRequest
+	76,  // 79: cay.node.v1.NodeService.Chmod:input_type -> cay.node.v1.ChmodRequest
+	77,  // 80: cay.node.v1.NodeService.Compose:input_type -> cay.node.v1.ComposeRequest
+	78,  // 81: cay.node.v1.NodeService.ReadArchive:input_type -> cay.node.v1.ReadArchiveRequest
+	80,  // 82: cay.node.v1.NodeService.WriteArchive:input_type -> cay.node.v1.WriteArchiveRequest
+	83,  // 83: cay.node.v1.NodeService.WatchFiles:input_type -> cay.node.v1.WatchFilesRequest
+	85,  // 84: cay.node.v1.NodeService.CreateVolume:input_type -> cay.node.v1.CreateVolumeRequest
+	87,  // 85: cay.node.v1.NodeService.ListVolumes:input_type -> cay.node.v1.ListVolumesRequest
+	89,  // 86: cay.node.v1.NodeService.DeleteVolume:input_type -> cay.node.v1.DeleteVolumeRequest
+	91,  // 87: cay.node.v1.NodeService.ExportVolume:input_type -> cay.node.v1.ExportVolumeRequest
+	94,  // 88: cay.node.v1.NodeService.ImportVolume:input_type -> cay.node.v1.ImportVolumeRequest
+	1,   // 89: cay.node.v1.NodeService.GetInfo:output_type -> cay.node.v1.Info
+	6,   // 90: cay.node.v1.NodeService.Create:output_type -> cay.node.v1.CreateResponse
+	8,   // 91: cay.node.v1.NodeService.Destroy:output_type -> cay.node.v1.DestroyResponse
+	10,  // 92: cay.node.v1.NodeService.Freeze:output_type -> cay.node.v1.FreezeResponse
+	12,  // 93: cay.node.v1.NodeService.Thaw:output_type -> cay.node.v1.ThawResponse
+	15,  // 94: cay.node.v1.NodeService.List:output_type -> cay.node.v1.ListResponse
+	17,  // 95: cay.node.v1.NodeService.Adopt:output_type -> cay.node.v1.AdoptResponse
+	19,  // 96: cay.node.v1.NodeService.Records:output_type -> cay.node.v1.RecordsResponse
+	22,  // 97: cay.node.v1.NodeService.Metrics:output_type -> cay.node.v1.MetricsResponse
+	24,  // 98: cay.node.v1.NodeService.Watch:output_type -> cay.node.v1.Event
+	37,  // 99: cay.node.v1.NodeService.Process:output_type -> cay.node.v1.ProcessOutput
+	46,  // 100: cay.node.v1.NodeService.ListProcesses:output_type -> cay.node.v1.ListProcessesResponse
+	48,  // 101: cay.node.v1.NodeService.Signal:output_type -> cay.node.v1.SignalResponse
+	62,  // 102: cay.node.v1.NodeService.ReadOutput:output_type -> cay.node.v1.ReadOutputResponse
+	68,  // 103: cay.node.v1.NodeService.OpenContext:output_type -> cay.node.v1.Context
+	65,  // 104: cay.node.v1.NodeService.ListContexts:output_type -> cay.node.v1.ListContextsResponse
+	67,  // 105: cay.node.v1.NodeService.CloseContext:output_type -> cay.node.v1.ContextResponse
+	68,  // 106: cay.node.v1.NodeService.InterruptContext:output_type -> cay.node.v1.Context
+	68,  // 107: cay.node.v1.NodeService.RestartContext:output_type -> cay.node.v1.Context
+	70,  // 108: cay.node.v1.NodeService.GetMetrics:output_type -> cay.node.v1.GetMetricsResponse
+	73,  // 109: cay.node.v1.NodeService.ReadLogs:output_type -> cay.node.v1.LogEntry
+	49,  // 110: cay.node.v1.NodeService.Stat:output_type -> cay.node.v1.FileInfo
+	52,  // 111: cay.node.v1.NodeService.ListFiles:output_type -> cay.node.v1.ListFilesResponse
+	49,  // 112: cay.node.v1.NodeService.Mkdir:output_type -> cay.node.v1.FileInfo
+	49,  // 113: cay.node.v1.NodeService.Move:output_type -> cay.node.v1.FileInfo
+	56,  // 114: cay.node.v1.NodeService.Remove:output_type -> cay.node.v1.RemoveResponse
+	58,  // 115: cay.node.v1.NodeService.ReadFile:output_type -> cay.node.v1.ReadFileResponse
+	49,  // 116: cay.node.v1.NodeService.WriteFile:output_type -> cay.node.v1.FileInfo
+	75,  // 117: cay.node.v1.NodeService.SearchFiles:output_type -> cay.node.v1.SearchFilesResponse
+	49,  // 118: cay.node.v1.NodeService.Chmod:output_type -> cay.node.v1.FileInfo
+	49,  // 119: cay.node.v1.NodeService.Compose:output_type -> cay.node.v1.FileInfo
+	79,  // 120: cay.node.v1.NodeService.ReadArchive:output_type -> cay.node.v1.ReadArchiveResponse
+	82,  // 121: cay.node.v1.NodeService.WriteArchive:output_type -> cay.node.v1.WriteArchiveResponse
+	84,  // 122: cay.node.v1.NodeService.WatchFiles:output_type -> cay.node.v1.WatchEvent
+	86,  // 123: cay.node.v1.NodeService.CreateVolume:output_type -> cay.node.v1.Volume
+	88,  // 124: cay.node.v1.NodeService.ListVolumes:output_type -> cay.node.v1.ListVolumesResponse
+	90,  // 125: cay.node.v1.NodeService.DeleteVolume:output_type -> cay.node.v1.DeleteVolumeResponse
+	92,  // 126: cay.node.v1.NodeService.ExportVolume:output_type -> cay.node.v1.ExportVolumeResponse
+	86,  // 127: cay.node.v1.NodeService.ImportVolume:output_type -> cay.node.v1.Volume
+	89,  // [89:128] is the sub-list for method output_type
+	50,  // [50:89] is the sub-list for method input_type
+	50,  // [50:50] is the sub-list for extension type_name
+	50,  // [50:50] is the sub-list for extension extendee
+	0,   // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_nodev1_node_proto_init() }
@@ -7784,13 +8212,13 @@ func file_nodev1_node_proto_init() {
 	if File_nodev1_node_proto != nil {
 		return
 	}
-	file_nodev1_node_proto_msgTypes[19].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[24].OneofWrappers = []any{
 		(*Event_Ended)(nil),
 		(*Event_Oom)(nil),
 		(*Event_Activity)(nil),
 		(*Event_Hello)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[27].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[32].OneofWrappers = []any{
 		(*ProcessInput_Start)(nil),
 		(*ProcessInput_Attach)(nil),
 		(*ProcessInput_Stdin)(nil),
@@ -7799,7 +8227,7 @@ func file_nodev1_node_proto_init() {
 		(*ProcessInput_Signal)(nil),
 		(*ProcessInput_Detach)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[32].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[37].OneofWrappers = []any{
 		(*ProcessOutput_Started)(nil),
 		(*ProcessOutput_Data)(nil),
 		(*ProcessOutput_Gap)(nil),
@@ -7807,25 +8235,25 @@ func file_nodev1_node_proto_init() {
 		(*ProcessOutput_Error)(nil),
 		(*ProcessOutput_Report)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[53].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[58].OneofWrappers = []any{
 		(*ReadFileResponse_Info)(nil),
 		(*ReadFileResponse_Data)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[54].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[59].OneofWrappers = []any{
 		(*WriteFileRequest_Header)(nil),
 		(*WriteFileRequest_Data)(nil),
 		(*WriteFileRequest_Commit)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[75].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[80].OneofWrappers = []any{
 		(*WriteArchiveRequest_Header)(nil),
 		(*WriteArchiveRequest_Data)(nil),
 		(*WriteArchiveRequest_Commit)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[87].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[92].OneofWrappers = []any{
 		(*ExportVolumeResponse_Data)(nil),
 		(*ExportVolumeResponse_Digest)(nil),
 	}
-	file_nodev1_node_proto_msgTypes[89].OneofWrappers = []any{
+	file_nodev1_node_proto_msgTypes[94].OneofWrappers = []any{
 		(*ImportVolumeRequest_Header)(nil),
 		(*ImportVolumeRequest_Data)(nil),
 		(*ImportVolumeRequest_Commit)(nil),
@@ -7836,7 +8264,7 @@ func file_nodev1_node_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_nodev1_node_proto_rawDesc), len(file_nodev1_node_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   102,
+			NumMessages:   107,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

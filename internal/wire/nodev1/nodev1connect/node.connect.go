@@ -50,6 +50,10 @@ const (
 	NodeServiceListProcedure = "/cay.node.v1.NodeService/List"
 	// NodeServiceAdoptProcedure is the fully-qualified name of the NodeService's Adopt RPC.
 	NodeServiceAdoptProcedure = "/cay.node.v1.NodeService/Adopt"
+	// NodeServiceRecordsProcedure is the fully-qualified name of the NodeService's Records RPC.
+	NodeServiceRecordsProcedure = "/cay.node.v1.NodeService/Records"
+	// NodeServiceMetricsProcedure is the fully-qualified name of the NodeService's Metrics RPC.
+	NodeServiceMetricsProcedure = "/cay.node.v1.NodeService/Metrics"
 	// NodeServiceWatchProcedure is the fully-qualified name of the NodeService's Watch RPC.
 	NodeServiceWatchProcedure = "/cay.node.v1.NodeService/Watch"
 	// NodeServiceProcessProcedure is the fully-qualified name of the NodeService's Process RPC.
@@ -136,6 +140,12 @@ type NodeServiceClient interface {
 	List(context.Context, *connect.Request[nodev1.ListRequest]) (*connect.Response[nodev1.ListResponse], error)
 	// Adopt tells a restarted node which sandboxes the store knows and in which state; what it does not name is destroyed.
 	Adopt(context.Context, *connect.Request[nodev1.AdoptRequest]) (*connect.Response[nodev1.AdoptResponse], error)
+	// Records answers what processes have ended since a position, and by that says that everything before it was written and may be
+	// forgotten. It waits until there is something and some time for more to come has passed, or wait_ms have. What is kept is
+	// bounded; lost counts what had to go before anyone asked.
+	Records(context.Context, *connect.Request[nodev1.RecordsRequest]) (*connect.Response[nodev1.RecordsResponse], error)
+	// Metrics answers what the node measures about itself, for Prometheus.
+	Metrics(context.Context, *connect.Request[nodev1.MetricsRequest]) (*connect.Response[nodev1.MetricsResponse], error)
 	// Watch streams what happens to sandboxes without being asked: ended, a process killed for memory, activity.
 	Watch(context.Context, *connect.Request[nodev1.WatchRequest]) (*connect.ServerStreamForClient[nodev1.Event], error)
 	// Process starts a process or attaches to one; the stream is the caller's hold on it.
@@ -235,6 +245,18 @@ func NewNodeServiceClient(httpClient connect.HTTPClient, baseURL string, opts ..
 			httpClient,
 			baseURL+NodeServiceAdoptProcedure,
 			connect.WithSchema(nodeServiceMethods.ByName("Adopt")),
+			connect.WithClientOptions(opts...),
+		),
+		records: connect.NewClient[nodev1.RecordsRequest, nodev1.RecordsResponse](
+			httpClient,
+			baseURL+NodeServiceRecordsProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Records")),
+			connect.WithClientOptions(opts...),
+		),
+		metrics: connect.NewClient[nodev1.MetricsRequest, nodev1.MetricsResponse](
+			httpClient,
+			baseURL+NodeServiceMetricsProcedure,
+			connect.WithSchema(nodeServiceMethods.ByName("Metrics")),
 			connect.WithClientOptions(opts...),
 		),
 		watch: connect.NewClient[nodev1.WatchRequest, nodev1.Event](
@@ -429,6 +451,8 @@ type nodeServiceClient struct {
 	thaw             *connect.Client[nodev1.ThawRequest, nodev1.ThawResponse]
 	list             *connect.Client[nodev1.ListRequest, nodev1.ListResponse]
 	adopt            *connect.Client[nodev1.AdoptRequest, nodev1.AdoptResponse]
+	records          *connect.Client[nodev1.RecordsRequest, nodev1.RecordsResponse]
+	metrics          *connect.Client[nodev1.MetricsRequest, nodev1.MetricsResponse]
 	watch            *connect.Client[nodev1.WatchRequest, nodev1.Event]
 	process          *connect.Client[nodev1.ProcessInput, nodev1.ProcessOutput]
 	listProcesses    *connect.Client[nodev1.ListProcessesRequest, nodev1.ListProcessesResponse]
@@ -494,6 +518,16 @@ func (c *nodeServiceClient) List(ctx context.Context, req *connect.Request[nodev
 // Adopt calls cay.node.v1.NodeService.Adopt.
 func (c *nodeServiceClient) Adopt(ctx context.Context, req *connect.Request[nodev1.AdoptRequest]) (*connect.Response[nodev1.AdoptResponse], error) {
 	return c.adopt.CallUnary(ctx, req)
+}
+
+// Records calls cay.node.v1.NodeService.Records.
+func (c *nodeServiceClient) Records(ctx context.Context, req *connect.Request[nodev1.RecordsRequest]) (*connect.Response[nodev1.RecordsResponse], error) {
+	return c.records.CallUnary(ctx, req)
+}
+
+// Metrics calls cay.node.v1.NodeService.Metrics.
+func (c *nodeServiceClient) Metrics(ctx context.Context, req *connect.Request[nodev1.MetricsRequest]) (*connect.Response[nodev1.MetricsResponse], error) {
+	return c.metrics.CallUnary(ctx, req)
 }
 
 // Watch calls cay.node.v1.NodeService.Watch.
@@ -660,6 +694,12 @@ type NodeServiceHandler interface {
 	List(context.Context, *connect.Request[nodev1.ListRequest]) (*connect.Response[nodev1.ListResponse], error)
 	// Adopt tells a restarted node which sandboxes the store knows and in which state; what it does not name is destroyed.
 	Adopt(context.Context, *connect.Request[nodev1.AdoptRequest]) (*connect.Response[nodev1.AdoptResponse], error)
+	// Records answers what processes have ended since a position, and by that says that everything before it was written and may be
+	// forgotten. It waits until there is something and some time for more to come has passed, or wait_ms have. What is kept is
+	// bounded; lost counts what had to go before anyone asked.
+	Records(context.Context, *connect.Request[nodev1.RecordsRequest]) (*connect.Response[nodev1.RecordsResponse], error)
+	// Metrics answers what the node measures about itself, for Prometheus.
+	Metrics(context.Context, *connect.Request[nodev1.MetricsRequest]) (*connect.Response[nodev1.MetricsResponse], error)
 	// Watch streams what happens to sandboxes without being asked: ended, a process killed for memory, activity.
 	Watch(context.Context, *connect.Request[nodev1.WatchRequest], *connect.ServerStream[nodev1.Event]) error
 	// Process starts a process or attaches to one; the stream is the caller's hold on it.
@@ -755,6 +795,18 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 		NodeServiceAdoptProcedure,
 		svc.Adopt,
 		connect.WithSchema(nodeServiceMethods.ByName("Adopt")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceRecordsHandler := connect.NewUnaryHandler(
+		NodeServiceRecordsProcedure,
+		svc.Records,
+		connect.WithSchema(nodeServiceMethods.ByName("Records")),
+		connect.WithHandlerOptions(opts...),
+	)
+	nodeServiceMetricsHandler := connect.NewUnaryHandler(
+		NodeServiceMetricsProcedure,
+		svc.Metrics,
+		connect.WithSchema(nodeServiceMethods.ByName("Metrics")),
 		connect.WithHandlerOptions(opts...),
 	)
 	nodeServiceWatchHandler := connect.NewServerStreamHandler(
@@ -953,6 +1005,10 @@ func NewNodeServiceHandler(svc NodeServiceHandler, opts ...connect.HandlerOption
 			nodeServiceListHandler.ServeHTTP(w, r)
 		case NodeServiceAdoptProcedure:
 			nodeServiceAdoptHandler.ServeHTTP(w, r)
+		case NodeServiceRecordsProcedure:
+			nodeServiceRecordsHandler.ServeHTTP(w, r)
+		case NodeServiceMetricsProcedure:
+			nodeServiceMetricsHandler.ServeHTTP(w, r)
 		case NodeServiceWatchProcedure:
 			nodeServiceWatchHandler.ServeHTTP(w, r)
 		case NodeServiceProcessProcedure:
@@ -1048,6 +1104,14 @@ func (UnimplementedNodeServiceHandler) List(context.Context, *connect.Request[no
 
 func (UnimplementedNodeServiceHandler) Adopt(context.Context, *connect.Request[nodev1.AdoptRequest]) (*connect.Response[nodev1.AdoptResponse], error) {
 	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.Adopt is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Records(context.Context, *connect.Request[nodev1.RecordsRequest]) (*connect.Response[nodev1.RecordsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.Records is not implemented"))
+}
+
+func (UnimplementedNodeServiceHandler) Metrics(context.Context, *connect.Request[nodev1.MetricsRequest]) (*connect.Response[nodev1.MetricsResponse], error) {
+	return nil, connect.NewError(connect.CodeUnimplemented, errors.New("cay.node.v1.NodeService.Metrics is not implemented"))
 }
 
 func (UnimplementedNodeServiceHandler) Watch(context.Context, *connect.Request[nodev1.WatchRequest], *connect.ServerStream[nodev1.Event]) error {
