@@ -1,13 +1,13 @@
 package gvisor
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -16,6 +16,7 @@ import (
 
 	"github.com/cayhq/cay/internal/driver"
 	"github.com/cayhq/cay/internal/node/cgroup"
+	"github.com/cayhq/cay/internal/node/mounts"
 )
 
 // Destroy ends a sandbox and removes every trace of it. An error leaves it known, so that Destroy can come again.
@@ -166,36 +167,16 @@ func removeAll(path string) error {
 
 // unmountBelow detaches every mount below dir, the last one first.
 func unmountBelow(dir string) error {
-	points, err := mountsBelow(dir)
+	points, err := mounts.At(dir)
 	if err != nil {
 		return err
 	}
-	for i := len(points) - 1; i >= 0; i-- {
-		if err := unix.Unmount(points[i], unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("unmount %s: %w", points[i], err)
+	for _, point := range slices.Backward(points) {
+		if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOENT) {
+			return fmt.Errorf("unmount %s: %w", point, err)
 		}
 	}
 	return nil
-}
-
-func mountsBelow(dir string) ([]string, error) {
-	f, err := os.Open("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("list mounts: %w", err)
-	}
-	defer f.Close()
-	var out []string
-	for s := bufio.NewScanner(f); s.Scan(); {
-		fields := strings.Fields(s.Text())
-		if len(fields) < 5 {
-			continue
-		}
-		point := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
-		if point == dir || strings.HasPrefix(point, dir+"/") {
-			out = append(out, point)
-		}
-	}
-	return out, nil
 }
 
 // removeNullNetns removes the network namespace that gVisor keeps for its gofers; the next start makes another.

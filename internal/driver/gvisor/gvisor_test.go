@@ -22,6 +22,7 @@ import (
 	"github.com/cayhq/cay/internal/driver"
 	"github.com/cayhq/cay/internal/driver/drivertest"
 	"github.com/cayhq/cay/internal/node/cgroup"
+	"github.com/cayhq/cay/internal/node/mounts"
 )
 
 func TestMain(m *testing.M) {
@@ -131,11 +132,11 @@ func residue(t *testing.T, dir string) []string {
 			out = append(out, fmt.Sprintf("process %d", pid))
 		}
 	}
-	mounts, err := mountsBelow(dir)
+	points, err := mounts.At(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range mounts {
+	for _, m := range points {
 		if filepath.Base(m) != "null-netns" && m != filepath.Join(dir, "run", "v") { // of all sandboxes together
 			out = append(out, "mount "+m)
 		}

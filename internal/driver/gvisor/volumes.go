@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay/internal/driver"
+	"github.com/cayhq/cay/internal/node/mounts"
 )
 
 // How a volume gets into a sandbox that runs: RunDir/v shows RunDir/points once more, as a mount of its own that is shared and that
@@ -41,7 +42,7 @@ func (d *Driver) openVolumes() error {
 			return fmt.Errorf("make %s: %w", dir, err)
 		}
 	}
-	mounted, err := isMounted(d.volumesDir())
+	mounted, err := mounts.Is(d.volumesDir())
 	if err != nil {
 		return err
 	}
@@ -79,23 +80,10 @@ func bind(source, target string, attributes uint64, propagation uint64) error {
 	return nil
 }
 
-func isMounted(point string) (bool, error) {
-	points, err := mountsBelow(point)
-	if err != nil {
-		return false, err
-	}
-	for _, p := range points {
-		if p == point {
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 // mountVolumes shows a sandbox its volumes. Those that are shown already stay.
 func (d *Driver) mountVolumes(h driver.Handle, volumes []driver.Volume) error {
 	for _, v := range volumes {
-		if mounted, err := isMounted(d.point(h, v.Name)); err != nil {
+		if mounted, err := mounts.Is(d.point(h, v.Name)); err != nil {
 			return err
 		} else if mounted {
 			continue

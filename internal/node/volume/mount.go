@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/node/mounts"
 )
 
 // patience bounds how long a file system may stay busy after its last user is gone: the kernel lets go of a dead process's files a
@@ -23,8 +24,8 @@ const patience = 30 * time.Second
 // share makes the directory a mount of its own whose mounts are everybody's. A process that starts in a mount namespace of its own, as
 // every sandbox's do, gets a copy of all mounts; without this it would keep a volume mounted for as long as it has the copy.
 func (s *Store) share() error {
-	mounted, err := mountsBelow(filepath.Dir(s.dir))
-	if err != nil || mounted[s.dir] {
+	mounted, err := mounts.Is(s.dir)
+	if err != nil || mounted {
 		return err
 	}
 	if err := unix.Mount(s.dir, s.dir, "", unix.MS_BIND, ""); err != nil {
@@ -130,9 +131,9 @@ func (s *Store) Settle(ctx context.Context) error {
 		errs = append(errs, s.unmountIdle(ctx, v))
 		v.moving.Unlock()
 	}
-	mounted, err := mountsBelow(s.dir)
+	mounted, err := mounts.Below(s.dir)
 	errs = append(errs, err)
-	for point := range mounted { // of a volume whose directory is no volume's any more
+	for _, point := range mounted { // of a volume whose directory is no volume's any more
 		if name, _, _ := strings.Cut(strings.TrimPrefix(point, s.dir+"/"), "/"); s.volumes[name] == nil {
 			errs = append(errs, unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW))
 		}
@@ -259,24 +260,4 @@ func poll(ctx context.Context, ask func() (done bool, err error)) error {
 			return ctx.Err()
 		}
 	}
-}
-
-// mountsBelow is the set of mount points below dir.
-func mountsBelow(dir string) (map[string]bool, error) {
-	text, err := os.ReadFile("/proc/self/mountinfo")
-	if err != nil {
-		return nil, fmt.Errorf("list mounts: %w", err)
-	}
-	out := map[string]bool{}
-	for line := range strings.Lines(string(text)) {
-		fields := strings.Fields(line)
-		if len(fields) < 5 {
-			continue
-		}
-		point := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`).Replace(fields[4])
-		if strings.HasPrefix(point, dir+"/") {
-			out[point] = true
-		}
-	}
-	return out, nil
 }

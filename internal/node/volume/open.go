@@ -8,9 +8,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/cayhq/cay/internal/node/mounts"
 )
 
 // Open finds the volumes in dir, which is made as needed, and what an earlier process has mounted of them. Who used them says Adopt,
@@ -48,7 +51,7 @@ func (s *Store) Close() error {
 	if s.mkfs == "" {
 		return nil
 	}
-	mounted, err := mountsBelow(s.dir)
+	mounted, err := mounts.Below(s.dir)
 	if err != nil || len(mounted) > 0 {
 		return err
 	}
@@ -61,7 +64,7 @@ func (s *Store) Close() error {
 
 // find enters what is in the directory.
 func (s *Store) find() error {
-	mounted, err := mountsBelow(s.dir)
+	mounted, err := mounts.Below(s.dir)
 	if err != nil {
 		return err
 	}
@@ -72,7 +75,7 @@ func (s *Store) find() error {
 	for _, e := range entries {
 		name := e.Name()
 		if strings.HasPrefix(name, tempName) {
-			if point := s.mountPoint(name); mounted[point] {
+			if point := s.mountPoint(name); slices.Contains(mounted, point) {
 				if err := unix.Unmount(point, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil {
 					return err
 				}
@@ -87,7 +90,7 @@ func (s *Store) find() error {
 			s.log.Warn("this is no volume and is left alone", "path", filepath.Join(s.dir, name))
 			continue
 		}
-		s.volumes[name] = &volume{name: name, settled: settled, bytes: info.Size(), uses: map[*Use]bool{}, mounted: mounted[s.mountPoint(name)]}
+		s.volumes[name] = &volume{name: name, settled: settled, bytes: info.Size(), uses: map[*Use]bool{}, mounted: slices.Contains(mounted, s.mountPoint(name))}
 	}
 	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/node/mounts"
 )
 
 const mib = 1 << 20
@@ -33,11 +34,11 @@ func open(t *testing.T) *Store {
 	}
 	dir := filepath.Join(t.TempDir(), "volumes")
 	t.Cleanup(func() {
-		mounts, err := mountsBelow(dir)
+		left, err := mounts.Below(dir)
 		if err != nil {
 			t.Error(err)
 		}
-		for point := range mounts {
+		for _, point := range left {
 			t.Errorf("%s is still mounted", point)
 			if err := unix.Unmount(point, unix.MNT_DETACH); err != nil {
 				t.Error(err)
@@ -158,8 +159,8 @@ func TestAVolumeKeepsItsFilesFromUseToUse(t *testing.T) {
 		t.Errorf("after the end of one user the file has %d bytes", len(got))
 	}
 	b.mustRelease(t)
-	if mounts, err := mountsBelow(s.dir); err != nil || len(mounts) > 0 {
-		t.Errorf("without users there are %v, %v", mounts, err)
+	if left, err := mounts.Below(s.dir); err != nil || len(left) > 0 {
+		t.Errorf("without users there are %v, %v", left, err)
 	}
 	c := s.mustAttach(t, "one", "sbx_c")
 	if got := read(t, filepath.Join(c.Dir(), "file")); len(got) != mib {
@@ -320,7 +321,7 @@ func TestARestartFindsWhatIsMountedAndEndsWhatNobodyUses(t *testing.T) {
 	if err := s.Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := mountsBelow(s.dir); err != nil || len(got) != 1 || !got[s.mountPoint("used")] {
+	if got, err := mounts.Below(s.dir); err != nil || len(got) != 1 || got[0] != s.mountPoint("used") {
 		t.Errorf("after the restart there are %v, %v", got, err)
 	}
 	other := s.mustAttach(t, "used", "c")
