@@ -7,6 +7,7 @@ import (
 
 	"github.com/coder/websocket"
 
+	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/control/api/streams"
 	"github.com/cayhq/cay/internal/control/api/strictjson"
 	"github.com/cayhq/cay/internal/wire/nodev1"
@@ -38,7 +39,7 @@ func (c *conversation) startCode(data []byte) error {
 	spec.StdinOpen = f.ContextID == ""
 	c.initial, _ = f.input()
 	c.maxOutput = f.maxOutput()
-	c.first = c.startMessage(&nodev1.StartProcess{Foreground: true, KillOnDisconnect: f.KillOnDisconnect, Spec: spec})
+	c.first = c.startMessage(&nodev1.StartProcess{Kind: string(cay.RecordCode), Foreground: true, KillOnDisconnect: f.KillOnDisconnect, Spec: spec})
 	return nil
 }
 

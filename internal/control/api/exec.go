@@ -39,6 +39,9 @@ func (a *API) enter(ctx context.Context, p SandboxPath) (*cay.Sandbox, nodev1con
 	return sb, node, nil
 }
 
+// actorOf is the key that a request came with, for the record of what it starts.
+func actorOf(ctx context.Context) string { return string(exchangeOf(ctx).identity.KeyID) }
+
 // attended is a context that ends when the client goes away or Close is called; its cause says which.
 func (a *API) attended(r *http.Request) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(r.Context()))
@@ -70,7 +73,7 @@ func (a *API) exec(w http.ResponseWriter, r *http.Request, in *execInput) error 
 	})
 }
 
-// run starts what spec says, or attaches to what its key has started, and answers how it went.
+// run starts what spec says, or attaches to what its key has started, and answers how it went. route is also the kind of its record.
 func (x *execution) run(box SandboxPath, route, key string, sum [sha256.Size]byte, spec func(*cay.Sandbox) (*nodev1.ProcessSpec, error)) error {
 	leave, err := x.a.enterStream()
 	if err != nil {
@@ -101,7 +104,7 @@ func (x *execution) run(box SandboxPath, route, key string, sum [sha256.Size]byt
 	_, what.StdinOpen = x.req.input()
 	return x.serve(node, &nodev1.ProcessInput{Input: &nodev1.ProcessInput_Start{Start: &nodev1.StartProcess{
 		SandboxId: string(sb.ID), ProcessId: string(x.process), Spec: what, Collect: !x.live, Foreground: true,
-		KillOnDisconnect: x.req.KillOnDisconnect,
+		KillOnDisconnect: x.req.KillOnDisconnect, Kind: route, Actor: actorOf(x.r.Context()),
 	}}}, settle)
 }
 

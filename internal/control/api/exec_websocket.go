@@ -67,7 +67,7 @@ func (a *API) terminal(w http.ResponseWriter, r *http.Request, in *terminalInput
 		c.terminal = true
 		return c.attachOr(in.ProcessID, in.Offset, func() error {
 			c.command = true
-			c.first = c.startMessage(&nodev1.StartProcess{HangupOnDisconnect: true, Spec: &nodev1.ProcessSpec{
+			c.first = c.startMessage(&nodev1.StartProcess{Kind: string(cay.RecordTerminal), HangupOnDisconnect: true, Spec: &nodev1.ProcessSpec{
 				Tty: true, Login: true, StdinOpen: true, Cols: uint32(in.Cols), Rows: uint32(in.Rows), User: in.User, Cwd: in.Cwd,
 				MaxOutputBytes: cay.DefaultMaxOutput,
 			}})
@@ -215,7 +215,7 @@ func (c *conversation) startCommand(data []byte) error {
 	spec.Tty, spec.Cols, spec.Rows, spec.StdinOpen = f.TTY, uint32(f.Cols), uint32(f.Rows), true
 	c.initial, _ = f.input()
 	c.command, c.maxOutput = true, f.maxOutput()
-	c.first = c.startMessage(&nodev1.StartProcess{Foreground: true, KillOnDisconnect: f.KillOnDisconnect, Spec: spec})
+	c.first = c.startMessage(&nodev1.StartProcess{Kind: string(cay.RecordExec), Foreground: true, KillOnDisconnect: f.KillOnDisconnect, Spec: spec})
 	return nil
 }
 
@@ -236,7 +236,7 @@ func decodeStart(data []byte) (*startFields, error) {
 
 func (c *conversation) startMessage(st *nodev1.StartProcess) *nodev1.ProcessInput {
 	c.process = cay.NewID(cay.PrefixProcess)
-	st.SandboxId, st.ProcessId = string(c.sandbox.ID), string(c.process)
+	st.SandboxId, st.ProcessId, st.Actor = string(c.sandbox.ID), string(c.process), actorOf(c.r.Context())
 	return &nodev1.ProcessInput{Input: &nodev1.ProcessInput_Start{Start: st}}
 }
 

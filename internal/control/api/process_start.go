@@ -128,6 +128,7 @@ func (a *API) startProcess(w http.ResponseWriter, r *http.Request, in *startProc
 		defer settle(false)
 		first = &nodev1.ProcessInput{Input: &nodev1.ProcessInput_Start{Start: &nodev1.StartProcess{
 			SandboxId: string(sb.ID), ProcessId: string(id), Spec: spec, Collect: true,
+			Kind: string(cay.RecordProcess), Actor: actorOf(r.Context()),
 		}}}
 	}
 	ctx, release := a.attended(r)

@@ -152,7 +152,7 @@ func (w *work) start(ctx context.Context) (*nodev1.ProcessInput, error) {
 		cwd = cay.SessionPath
 	}
 	return &nodev1.ProcessInput{Input: &nodev1.ProcessInput_Start{Start: &nodev1.StartProcess{
-		SandboxId: string(w.row.SandboxID), ProcessId: string(w.row.ProcessID), Collect: true,
+		SandboxId: string(w.row.SandboxID), ProcessId: string(w.row.ProcessID), Collect: true, // of no kind: the job has a record of its own
 		Spec: &nodev1.ProcessSpec{
 			Code: &nodev1.CodeSpec{Language: w.row.Spec.Language, Source: in.code, Directory: codeDirectory},
 			Env:  w.row.Spec.Env, Cwd: cwd, TimeoutMs: w.row.Spec.Timeout.Milliseconds(), MaxOutputBytes: maxOutput, StdinOpen: in.stdin != nil,

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	dto "github.com/prometheus/client_model/go"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire/noderpc"
@@ -37,17 +38,22 @@ type Node struct {
 	OnRead    func(ctx context.Context) error // before output is read by page
 	Files     map[string]string               // by path, in every sandbox
 
+	OnRecords func(ctx context.Context, r *nodev1.RecordsRequest) error
+	Families  []*dto.MetricFamily // what Metrics answers; nil: one that counts processes
+
 	socket string
 
 	mu        sync.Mutex
 	boot      string                      // guarded by mu
 	adopted   bool                        // guarded by mu
 	states    map[string]string           // guarded by mu; sandbox id to state
+	projects  map[string]string           // guarded by mu; of sandboxes, also of those that are gone
 	attempts  map[string]int64            // guarded by mu; the highest seen of each
 	adoptions [][]string                  // guarded by mu; the ids of each Adopt
 	watchers  map[chan *nodev1.Event]bool // guarded by mu
 	volumes   map[string]*volume          // guarded by mu
 	processes map[string]*Process         // guarded by mu
+	records   *records                    // guarded by mu; of this boot
 	server    *http.Server                // guarded by mu
 	running   sync.WaitGroup              // what processes do
 	serving   sync.WaitGroup
@@ -57,7 +63,7 @@ type Node struct {
 func New(t *testing.T, socket string) *Node {
 	n := &Node{
 		Worker: cay.NewID(cay.PrefixWorker), CanFreeze: true, CanMount: true, socket: socket,
-		states: map[string]string{}, attempts: map[string]int64{}, watchers: map[chan *nodev1.Event]bool{},
+		states: map[string]string{}, projects: map[string]string{}, attempts: map[string]int64{}, watchers: map[chan *nodev1.Event]bool{},
 		volumes: map[string]*volume{}, processes: map[string]*Process{},
 	}
 	n.Start(t)
@@ -88,7 +94,7 @@ func (n *Node) Start(t *testing.T) {
 	protocols.SetHTTP1(true)
 	server := &http.Server{Handler: mux, Protocols: protocols}
 	n.mu.Lock()
-	n.boot, n.adopted, n.server = string(cay.NewID("boot_")), false, server
+	n.boot, n.adopted, n.server, n.records = string(cay.NewID("boot_")), false, server, newRecords()
 	n.mu.Unlock()
 	n.serving.Go(func() { _ = server.Serve(l) })
 }
@@ -109,12 +115,12 @@ func (n *Node) Kill() {
 func (n *Node) Drop(t *testing.T) {
 	t.Helper()
 	n.mu.Lock()
-	boot, adopted := n.boot, n.adopted
+	boot, adopted, records := n.boot, n.adopted, n.records
 	n.mu.Unlock()
 	n.Kill()
 	n.Start(t)
 	n.mu.Lock()
-	n.boot, n.adopted = boot, adopted
+	n.boot, n.adopted, n.records = boot, adopted, records
 	n.mu.Unlock()
 }
 
@@ -186,7 +192,7 @@ func (n *Node) Create(ctx context.Context, r *connect.Request[nodev1.CreateReque
 	if err := n.mount(r.Msg); err != nil {
 		return nil, noderpc.Encode(err)
 	}
-	n.states[r.Msg.SandboxId] = "running"
+	n.states[r.Msg.SandboxId], n.projects[r.Msg.SandboxId] = "running", r.Msg.ProjectId
 	return connect.NewResponse(&nodev1.CreateResponse{BootMs: 7}), nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"sync"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -122,13 +123,16 @@ func (n *Node) start(st *nodev1.StartProcess) (*Process, error) {
 	}
 	p := &Process{Start: st, Gone: make(chan struct{}), changed: make(chan struct{}), closed: !st.Spec.StdinOpen}
 	n.processes[st.ProcessId] = p
-	run := n.OnProcess
+	run, began := n.OnProcess, time.Now()
 	n.running.Go(func() {
 		exit := &nodev1.Exit{Reason: string(cay.ExitExited), DurationMs: 5}
 		if run != nil {
 			exit = run(p)
 		}
 		p.change(func() { p.exit = exit })
+		if r := recordOf(p, began, time.Now(), exit); r != nil {
+			n.AddRecord(r)
+		}
 	})
 	return p, nil
 }
