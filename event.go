@@ -14,6 +14,9 @@ const (
 	EventSessionStatus EventType = "session_status" // data: from, to, and reason once there is one
 )
 
+// EventTypes lists every type.
+var EventTypes = []EventType{EventStatus, EventOOM, EventDiskFull, EventJobStatus, EventSessionStatus}
+
 // Event is something that happened to a sandbox, a job or a session and that outlives it: a change of status, a process killed for memory.
 type Event struct {
 	Seq       int64 // ordered, durable
@@ -76,6 +79,7 @@ func (s EventSpan) Missed(after int64) bool {
 // EventPage is what a reader gets of a sandbox's events.
 type EventPage struct {
 	Events []Event
-	Reset  bool // something may be missing before Events, which begin with the oldest that is kept
-	Ended  bool // the sandbox has ended, and nothing follows Events
+	Reset  bool  // something may be missing before Events, which begin with the oldest that is kept
+	Ended  bool  // the sandbox has ended, and nothing follows Events
+	Next   int64 // of a whole project: nothing up to here remains to be told, also where that is beyond the last of Events
 }

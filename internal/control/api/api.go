@@ -25,6 +25,7 @@ type Config struct {
 	Idempotency Idempotency
 	Jobs        Jobs     // nil: their routes are 501
 	Sessions    Sessions // nil: their routes are 501
+	History     History  // nil: its routes are 501, and nothing is audited
 
 	// JobCounts is what GET /metrics says of jobs. Nil: nothing.
 	JobCounts JobCounts

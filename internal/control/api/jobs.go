@@ -25,7 +25,7 @@ const (
 
 // has answers why an operation that needs a part of the server cannot be had, or nil.
 func (a *API) has(part string) error {
-	if part == needsJobs && a.Jobs == nil || part == needsSessions && a.Sessions == nil {
+	if part == needsJobs && a.Jobs == nil || part == needsSessions && a.Sessions == nil || part == needsHistory && a.History == nil {
 		return cay.Errorf(cay.NotImplemented, "this server has no %s", part)
 	}
 	return nil
@@ -94,6 +94,7 @@ func (a *API) submit(ctx context.Context, route string, in *submitJobInput) (*jo
 			return nil, err
 		}
 	}
+	exchangeOf(ctx).object = id
 	if j == nil || wait > 0 {
 		if j, err = a.awaitJob(ctx, who.ProjectID, id, wait); err != nil {
 			return nil, err

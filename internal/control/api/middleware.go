@@ -27,7 +27,10 @@ type exchange struct {
 	route     string // the pattern, "" when none matched
 	identity  cay.Identity
 	origin    string // scheme and host of the URL that the client used, for URLs that answers hold
-	guest     bool   // the answer is a sandbox\'s own: its faults are none of the server
+	guest     bool   // the answer is a sandbox's own: its faults are none of the server
+	action    string // the operation, for the audit log
+	audited   bool   // every answer to it belongs there
+	object    cay.ID // what the URL names, or what was made
 	err       error  // what became a problem, with its private cause
 	bodies    budget
 }
@@ -109,6 +112,7 @@ func (a *API) recorded(next http.Handler) http.Handler {
 		defer func() {
 			a.metrics.inFlight.Dec()
 			a.record(w, r, x, time.Since(begin))
+			a.audit(r, x, w.status, begin)
 		}()
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
 	})

@@ -106,7 +106,7 @@ func documentHead() *huma.OpenAPI {
 			},
 		},
 		Tags: []*huma.Tag{
-			{Name: "Jobs"}, {Name: "Sessions"}, {Name: "Sandboxes"}, {Name: "Commands"}, {Name: "Files"}, {Name: "Ports"}, {Name: "System"},
+			{Name: "Jobs"}, {Name: "Sessions"}, {Name: "Sandboxes"}, {Name: "Commands"}, {Name: "Files"}, {Name: "Ports"}, {Name: tagHistory}, {Name: "System"},
 			{Name: tagDoor, Description: "Jobs and sessions once more, by short paths and with names in camelCase"},
 		},
 	}

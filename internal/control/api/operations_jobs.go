@@ -83,6 +83,7 @@ var jobOperations = map[string]operationDoc{
 var operations = func() map[string]operationDoc {
 	all := maps.Clone(ownOperations)
 	maps.Copy(all, jobOperations)
+	maps.Copy(all, historyOperations)
 	for id, doc := range jobOperations {
 		if id == "read-job-output" { // there is one download, and answers of both forms name it
 			continue

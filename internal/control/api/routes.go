@@ -101,6 +101,12 @@ func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	raw(t, "PUT   ", session+"/archive", useFiles, "write-session-archive", a.writeSessionArchive)
 	a.doorRoutes(t)
 
+	typed(t, "GET   ", "/v1/history", readSandboxes, "list-history", a.listHistory)
+	typed(t, "GET   ", "/v1/history/{id}", readSandboxes, "get-history-record", a.getHistoryRecord)
+	typed(t, "GET   ", "/v1/usage", readSandboxes, "get-usage", a.getUsage)
+	typed(t, "GET   ", "/v1/audit", administer, "list-audit", a.listAudit)
+	raw(t, "GET   ", "/v1/events", readSandboxes, "list-project-events", a.listProjectEvents)
+
 	typed(t, "POST  ", "/v1/tickets", anyKey, "create-ticket", a.createTicket)
 	typed(t, "GET   ", "/v1/info", anyKey, "get-info", a.getInfo)
 	typed(t, "GET   ", "/v1/runtimes", anyKey, "list-runtimes", a.listRuntimes)

@@ -68,6 +68,7 @@ func (a *API) createSandbox(ctx context.Context, in *createSandboxInput) (*sandb
 			return nil, err
 		}
 	}
+	exchangeOf(ctx).object = id
 	sb, err := a.await(ctx, project, id, wait, cay.Ready, cay.Paused, cay.Terminating)
 	if err != nil {
 		return nil, err

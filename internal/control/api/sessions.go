@@ -72,6 +72,7 @@ func (a *API) newSession(ctx context.Context, route string, in *createSessionInp
 			return nil, err
 		}
 	}
+	exchangeOf(ctx).object = s.ID
 	out, err := a.describeSession(ctx, s)
 	if err != nil {
 		return nil, err

@@ -136,6 +136,7 @@ func (a *API) admitted(op *huma.Operation, next http.Handler) http.Handler {
 	openQuery, _ := op.Metadata[metaOpenQuery].(string)
 	signable, _ := op.Metadata[metaSignable].(string)
 	needs, _ := op.Metadata[metaNeeds].(string)
+	action, always := audited(op.Method, op.OperationID)
 	known := map[string]bool{}
 	for _, p := range op.Parameters {
 		known[p.Name] = known[p.Name] || p.In == "query"
@@ -143,6 +144,7 @@ func (a *API) admitted(op *huma.Operation, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		x := exchangeOf(r.Context())
 		x.route = op.Method + " " + op.Path
+		x.action, x.audited, x.object = action, always, objectOf(r)
 		query, err := url.ParseQuery(r.URL.RawQuery)
 		if err != nil {
 			a.fail(w, r, cay.Errorf(cay.InvalidRequest, "the query cannot be read: %v", err))
