@@ -15,8 +15,10 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 
+	"github.com/cayhq/cay/internal/app/inprocess"
 	"github.com/cayhq/cay/internal/config"
 	"github.com/cayhq/cay/internal/control/api"
 	"github.com/cayhq/cay/internal/control/auth"
@@ -159,13 +161,20 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	defer programs.Stop()
 
 	proxy := ports.New(portConfig(c, listener.Addr(), log), st, life, workers, keys)
+	metrics := prometheus.NewRegistry()
+	within := inprocess.New(api.MCPPath, log)
+	tools, err := newMCP(within, metrics, log)
+	if err != nil {
+		return err
+	}
 	handler, err := api.New(api.Config{
 		Sandboxes: life, Nodes: workers, Auth: keys, Ports: proxy, Jobs: programs, Sessions: volumes, JobCounts: st, Idempotency: st.Idempotency(),
-		Version: Version, AllowedOrigins: c.Origins, AllowedHosts: c.Hosts, Logger: log,
+		MCP: tools, Metrics: metrics, Version: Version, AllowedOrigins: c.Origins, AllowedHosts: c.Hosts, Logger: log,
 	})
 	if err != nil {
 		return err
 	}
+	within.Serve(handler)
 	server := &http.Server{
 		Handler:           handler,
 		ReadHeaderTimeout: 10 * time.Second,
@@ -192,7 +201,7 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	log.Info("stopping: open requests have a moment to end", "timeout", drainTimeout)
 	drain, cancelDrain := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 	defer cancelDrain()
-	if err := errors.Join(handler.Close(drain), proxy.Close(drain), server.Shutdown(drain)); err != nil {
+	if err := errors.Join(tools.Close(drain), handler.Close(drain), within.Close(drain), proxy.Close(drain), server.Shutdown(drain)); err != nil {
 		server.Close()
 	}
 	return nil

@@ -27,6 +27,9 @@ type Config struct {
 	Sessions    Sessions // nil: their routes are 501
 	History     History  // nil: its routes are 501, and nothing is audited
 
+	// MCP serves POST /mcp once the request's key has let it in. Nil: it is 501.
+	MCP http.Handler
+
 	// JobCounts is what GET /metrics says of jobs. Nil: nothing.
 	JobCounts JobCounts
 

@@ -104,7 +104,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 func (a *API) recorded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
-		x := &exchange{requestID: requestID(r.Header.Get("X-Request-Id")), traceID: traceID(r.Header.Get("traceparent")), origin: originOf(r), bodies: a.bodies}
+		x := &exchange{requestID: requestID(r.Header.Get("X-Request-Id")), traceID: traceID(r.Header.Get("traceparent")), origin: OriginOf(r), bodies: a.bodies}
 		w := &response{ResponseWriter: rw}
 		w.Header().Set("X-Request-Id", x.requestID)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -160,8 +160,8 @@ func errorText(err error) string {
 	return err.Error()
 }
 
-// originOf is how the client reached this server. A proxy in front that ends TLS says so; who lies here lies to himself.
-func originOf(r *http.Request) string {
+// OriginOf is how the client reached this server. A proxy in front that ends TLS says so; who lies here lies to himself.
+func OriginOf(r *http.Request) string {
 	if r.TLS != nil || strings.EqualFold(r.Header.Get("X-Forwarded-Proto"), "https") {
 		return "https://" + r.Host
 	}
@@ -258,7 +258,7 @@ func parseOrigins(list []string) (map[string]bool, error) {
 }
 
 const corsHeaders = "Authorization, X-API-Key, Content-Type, Accept, Idempotency-Key, If-Match, If-None-Match, If-Range, Range, " +
-	"Last-Event-ID, X-Request-Id, traceparent"
+	"Last-Event-ID, X-Request-Id, traceparent, Cay-Conversation, Mcp-Protocol-Version, Mcp-Method, Mcp-Name, Mcp-Session-Id"
 
 // originChecked is CORS: off but for allowlisted origins, without credentials. Unsafe methods and upgrades from a foreign origin
 // that is not allowlisted are refused, since browsers send those without asking first.
@@ -273,7 +273,7 @@ func (a *API) originChecked(next http.Handler) http.Handler {
 		if a.origins[strings.ToLower(origin)] {
 			h := w.Header()
 			h.Set("Access-Control-Allow-Origin", origin)
-			h.Set("Access-Control-Expose-Headers", "X-Request-Id, Location, ETag, Retry-After, Content-Range, Accept-Ranges")
+			h.Set("Access-Control-Expose-Headers", "X-Request-Id, Location, ETag, Retry-After, Content-Range, Accept-Ranges, WWW-Authenticate")
 			if r.Method == http.MethodOptions && r.Header.Get("Access-Control-Request-Method") != "" {
 				h.Set("Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, PATCH, DELETE")
 				h.Set("Access-Control-Allow-Headers", corsHeaders)

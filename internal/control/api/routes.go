@@ -115,5 +115,6 @@ func (a *API) routes(mux *http.ServeMux) *huma.OpenAPI {
 	raw(t, "GET   ", "/readyz", public, "readyz", a.readyz)
 	raw(t, "GET   ", "/openapi.json", public, "openapi", a.showOpenAPI)
 	raw(t, "GET   ", "/docs", public, "docs", a.showDocs)
+	a.mcpRoute(mux)
 	return t.finish()
 }

@@ -1,0 +1,248 @@
+package mcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+)
+
+// ConversationHeader names the conversation of a request; the query's conversation does as well.
+const (
+	ConversationHeader = "Cay-Conversation"
+	conversationQuery  = "conversation"
+)
+
+const (
+	maxBody       = 4 << 20          // of a request
+	commentEvery  = 15 * time.Second // without anything else on a stream
+	writePatience = 75 * time.Second // with a client that takes nothing
+)
+
+// HTTPConfig is what a [Handler] needs besides a server's config, whose Caller it sets.
+type HTTPConfig struct {
+	Config
+
+	// Caller answers on whose behalf r is made, but for the conversation; r has been let in by its key.
+	Caller func(r *http.Request) (Caller, error)
+	// Refuse answers a request that cannot be served before it has become a message of the protocol.
+	Refuse func(w http.ResponseWriter, r *http.Request, status int, detail string)
+}
+
+// Handler serves the protocol over Streamable HTTP: each request for itself, without sessions, so that any server answers it, in the
+// revision of 2026-07-28 and the earlier ones. It knows nothing of keys, origins and hosts: who is in front of it does.
+type Handler struct {
+	c      HTTPConfig
+	stream http.Handler
+
+	mu      sync.Mutex
+	running map[*exchange]struct{} // guarded by mu
+	closed  bool                   // guarded by mu
+	done    sync.WaitGroup         // of running
+}
+
+// exchange is a request while it is served.
+type exchange struct {
+	caller   Caller
+	remote   string // the client's address without its port
+	call     string // the id of the tool call that it is, as JSON; "" for others
+	lifetime context.Context
+	end      context.CancelCauseFunc
+	out      *eventWriter
+}
+
+type exchangeKey struct{}
+
+// withLifetime is ctx until the HTTP request of the call ends too: the SDK detaches calls from it, so that answers could be fetched later,
+// which without sessions they cannot.
+func withLifetime(ctx context.Context) (context.Context, context.CancelFunc) {
+	x, ok := ctx.Value(exchangeKey{}).(*exchange)
+	if !ok {
+		return context.WithCancel(ctx)
+	}
+	x.out.begin()
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(x.lifetime, func() { cancel(context.Cause(x.lifetime)) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// NewHandler makes a handler. The caller closes it before what its clients speak to.
+func NewHandler(c HTTPConfig) *Handler {
+	h := &Handler{c: c, running: map[*exchange]struct{}{}}
+	c.Config.Caller = func(ctx context.Context) (Caller, error) {
+		x, ok := ctx.Value(exchangeKey{}).(*exchange)
+		if !ok {
+			return Caller{}, errors.New("the request has no caller")
+		}
+		return x.caller, nil
+	}
+	server := New(c.Config)
+	h.stream = sdk.NewStreamableHTTPHandler(func(*http.Request) *sdk.Server { return server }, &sdk.StreamableHTTPOptions{
+		Stateless: true, PropagateRequestCancellation: true, MaxRequestBodyBytes: maxBody, Logger: slog.New(slog.DiscardHandler),
+		DisableLocalhostProtection: true, // who is in front checks the host, with the names that were allowed
+	})
+	return h
+}
+
+// ServeHTTP implements http.Handler.
+func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	named, err := conversationOf(r)
+	if err != nil {
+		h.c.Refuse(w, r, http.StatusBadRequest, err.Error())
+		return
+	}
+	caller, err := h.c.Caller(r)
+	if err != nil {
+		h.c.Refuse(w, r, http.StatusInternalServerError, err.Error())
+		return
+	}
+	caller.Conversation = named
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	if err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			h.c.Refuse(w, r, http.StatusRequestEntityTooLarge, "the body is longer than 4 MiB")
+			return
+		}
+		h.c.Refuse(w, r, http.StatusBadRequest, "the body cannot be read")
+		return
+	}
+	x := &exchange{caller: caller, remote: hostOf(r.RemoteAddr)}
+	x.lifetime, x.end = context.WithCancelCause(r.Context())
+	defer x.end(nil)
+	canceled := x.look(body)
+	leave, ok := h.enter(x)
+	if !ok {
+		w.Header().Set("Retry-After", "1")
+		h.c.Refuse(w, r, http.StatusServiceUnavailable, errStopping.Error())
+		return
+	}
+	defer leave()
+	if canceled != "" {
+		h.cancel(x, canceled)
+	}
+	x.out = newEventWriter(w)
+	defer x.out.stop()
+	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	h.stream.ServeHTTP(x.out, r)
+}
+
+// conversationOf reads a request's conversation from its header or query.
+func conversationOf(r *http.Request) (string, error) {
+	name := r.Header.Get(ConversationHeader)
+	query := r.URL.Query()[conversationQuery]
+	switch {
+	case len(query) > 1 || len(r.Header.Values(ConversationHeader)) > 1:
+		return "", errors.New("the conversation is named twice")
+	case len(query) == 1 && name != "" && name != query[0]:
+		return "", errors.New("the header Cay-Conversation and the parameter conversation name different conversations")
+	case len(query) == 1:
+		name = query[0]
+	case name == "":
+		return "", nil
+	}
+	if !ValidConversation(name) {
+		return "", errors.New("`conversation` must be 1 to 64 letters, digits, dots, dashes and underscores")
+	}
+	return name, nil
+}
+
+func hostOf(remote string) string {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		return remote
+	}
+	return host
+}
+
+// look notes which call of a tool a message is, and answers which one it cancels.
+func (x *exchange) look(body []byte) (canceled string) {
+	var message struct {
+		ID     json.RawMessage `json:"id"`
+		Method string          `json:"method"`
+		Params struct {
+			RequestID json.RawMessage `json:"requestId"`
+		} `json:"params"`
+	}
+	if json.Unmarshal(body, &message) != nil {
+		return "" // the SDK says what is wrong with it
+	}
+	switch message.Method {
+	case "tools/call":
+		x.call = string(message.ID)
+	case "notifications/cancelled":
+		return string(message.Params.RequestID)
+	}
+	return ""
+}
+
+// enter counts a request that Close has to wait for; leave ends it.
+func (h *Handler) enter(x *exchange) (leave func(), ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return nil, false
+	}
+	h.running[x] = struct{}{}
+	h.done.Add(1)
+	return func() {
+		h.mu.Lock()
+		delete(h.running, x)
+		h.mu.Unlock()
+		h.done.Done()
+	}, true
+}
+
+// cancel ends the call that a notification names. Without sessions ids of calls are unique to a client only, so that it has to be the
+// same key, conversation and address, and no other call may fit.
+func (h *Handler) cancel(from *exchange, id string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var found *exchange
+	for x := range h.running {
+		if x.call != id || x.remote != from.remote || x.caller.mark() != from.caller.mark() {
+			continue
+		}
+		if found != nil {
+			return
+		}
+		found = x
+	}
+	if found != nil {
+		found.end(errCanceled)
+	}
+}
+
+// Close has every call answer that the server stops, refuses new ones, and returns when all have ended or ctx has. What runs in
+// sandboxes runs on. Idempotent.
+func (h *Handler) Close(ctx context.Context) error {
+	h.mu.Lock()
+	h.closed = true
+	for x := range h.running {
+		x.end(errStopping)
+	}
+	h.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		h.done.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
