@@ -6,9 +6,11 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/guest/cgroup"
+	"github.com/cayhq/cay/internal/guest/reaper"
 	"github.com/cayhq/cay/internal/guest/user"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/wire/guestv1"
@@ -91,7 +93,7 @@ func (t *Table) StartKernel(c KernelConfig) (*Kernel, error) {
 		err = cay.Errorf(cay.Unprocessable, "the interpreter cannot be started: %s", missing.text)
 	}
 	if err == nil {
-		if err = p.run(prog, req, func(status syscall.WaitStatus) { k.ended(status, c.Ended) }); err != nil {
+		if err = p.run(prog, req, func(end reaper.End) { k.ended(end, c.Ended) }); err != nil {
 			if wrong := prog.enter(); wrong != nil {
 				err = wrong
 			} else {
@@ -119,11 +121,37 @@ func (f preparing) Prepare(account user.Account, cwd string, env map[string]stri
 func (f preparing) Report() Report { return nil }
 
 // ended is called by the reaper.
-func (k *Kernel) ended(status syscall.WaitStatus, tell func(*Kernel, Fate)) {
+func (k *Kernel) ended(end reaper.End, tell func(*Kernel, Fate)) {
 	k.p.mu.Lock() // the start is over, and pid is known
-	k.p.exit = &guestv1.Exited{}
+	k.p.exit = &guestv1.Exited{CpuUs: end.CPU.Microseconds()}
 	k.p.mu.Unlock()
-	tell(k, fateOf(status))
+	tell(k, fateOf(end.Status))
+}
+
+// meter is the CPU time that a kernel has used with the children that it waited for.
+type meter struct {
+	cpu   time.Duration
+	known bool
+}
+
+// since is what was used between two looks; zero where either could not be taken.
+func (m meter) since(before meter) time.Duration {
+	if !m.known || !before.known {
+		return 0
+	}
+	return max(m.cpu-before.cpu, 0)
+}
+
+// meter looks at what the kernel has used, in steps of 10 ms while it lives. How much memory a single run took cannot be told: the
+// peak of a process is that of its whole life.
+func (k *Kernel) meter() meter {
+	k.p.mu.Lock()
+	defer k.p.mu.Unlock()
+	if k.p.exit != nil {
+		return meter{time.Duration(k.p.exit.CpuUs) * time.Microsecond, true}
+	}
+	s, ok := readStatus(k.p.pid)
+	return meter{time.Duration(s.cpuTicks+s.childTicks) * time.Second / ticksPerSec, ok}
 }
 
 // PID is the kernel's.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay/internal/guest/cgroup"
+	"github.com/cayhq/cay/internal/guest/reaper"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/wire/guestv1"
 	"golang.org/x/sys/unix"
@@ -23,6 +24,8 @@ type process struct {
 	mu       sync.Mutex // held while it starts; before reaper's and table's locks
 	failure  error      // the start's
 	pid      int        // 0: nothing was run
+	asked    time.Time
+	took     time.Duration // from asked until it ran, or could not
 	started  time.Time
 	group    *cgroup.Group // nil without control groups
 	terminal *os.File      // the master, keeps the descriptor of sources[0] alive
@@ -36,6 +39,7 @@ type process struct {
 	report    Report   // where the exit only says its size
 	control   control  // of a kernel
 	lender    *Kernel  // whose pipes sources are, while a run has them
+	before    meter    // what the lender had used when it was lent
 	steer     Steering // of a run: takes its signals
 	drained   func()   // of a run: called once its output was read
 
@@ -240,9 +244,10 @@ func (p *process) whileKilled(kill func() error) error {
 }
 
 // ended is called by the reaper.
-func (p *process) ended(status syscall.WaitStatus) {
+func (p *process) ended(end reaper.End) {
 	p.mu.Lock()
-	p.exit = p.exited(fateOf(status))
+	p.exit = p.exited(fateOf(end.Status))
+	p.exit.CpuUs, p.exit.PeakRssKb = end.CPU.Microseconds(), end.PeakRSS
 	p.stdin.close(p)
 	for i := range p.sources {
 		p.limit(&p.sources[i])

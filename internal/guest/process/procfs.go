@@ -26,6 +26,7 @@ type status struct {
 	pid, ppid, session int
 	name, state        string
 	cpuTicks           int64
+	childTicks         int64 // of children that were waited for
 	startTicks         int64
 	rss                int64 // bytes
 }
@@ -97,7 +98,7 @@ func parseStatus(line []byte) (status, bool) {
 	number := func(i int) int64 { n, _ := strconv.ParseInt(f[i], 10, 64); return n }
 	return status{
 		pid: pid, name: strings.ToValidUTF8(string(line[open+1:shut]), "\uFFFD"), state: strings.ToValidUTF8(f[0], "?"),
-		ppid: int(number(1)), session: int(number(3)), cpuTicks: number(11) + number(12), startTicks: number(19),
+		ppid: int(number(1)), session: int(number(3)), cpuTicks: number(11) + number(12), childTicks: number(13) + number(14), startTicks: number(19),
 		rss: number(21) * int64(os.Getpagesize()),
 	}, true
 }

@@ -22,7 +22,7 @@ func (t *Table) StartRun(req *guestv1.Start, steer Steering, begin func(*Run) (p
 		pid, err := begin(&Run{p})
 		if err == nil {
 			p.pid = pid
-			started(&guestv1.Started{Pid: int64(pid)})
+			p.announce(started)
 		}
 		return err
 	})
@@ -34,7 +34,7 @@ func (r *Run) Lend(k *Kernel) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.started = time.Now()
-	p.pid, p.lender = k.PID(), k
+	p.pid, p.lender, p.before = k.PID(), k, k.meter()
 	k.lend(p)
 }
 
@@ -54,6 +54,9 @@ func (r *Run) Finish(f Fate, report Report, drained func()) {
 		p.started = time.Now()
 	}
 	p.exit = p.exited(f)
+	if p.lender != nil {
+		p.exit.CpuUs = p.lender.meter().since(p.before).Microseconds()
+	}
 	p.attach(report)
 	p.drained = drained
 	for i := range p.sources {

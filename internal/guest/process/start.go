@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/guest/reaper"
 	"github.com/cayhq/cay/internal/guest/user"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/wire/guestv1"
@@ -33,7 +34,7 @@ func (t *Table) open(req *guestv1.Start, started func(*guestv1.Started), begin f
 	if !processID.MatchString(req.ProcessId) || req.Stream == 0 {
 		return cay.Errorf(cay.Unprocessable, "a start needs an id and a stream")
 	}
-	p := &process{table: t, id: req.ProcessId, stream: req.Stream, stdin: stdin{fd: -1}}
+	p := &process{table: t, id: req.ProcessId, stream: req.Stream, stdin: stdin{fd: -1}, asked: time.Now()}
 	for i := range p.sources {
 		p.sources[i].fd = -1
 	}
@@ -46,7 +47,7 @@ func (t *Table) open(req *guestv1.Start, started func(*guestv1.Started), begin f
 		earlier.mu.Lock()
 		defer earlier.mu.Unlock()
 		if earlier.failure == nil {
-			started(&guestv1.Started{Pid: int64(earlier.pid)})
+			earlier.announce(started)
 		}
 		return earlier.failure
 	}
@@ -71,6 +72,14 @@ func (t *Table) open(req *guestv1.Start, started func(*guestv1.Started), begin f
 func (p *process) notifyAndUnlock() {
 	p.mu.Unlock()
 	p.table.notify()
+}
+
+// announce answers the start: it runs, or was not run. With p.mu.
+func (p *process) announce(started func(*guestv1.Started)) {
+	if p.took == 0 {
+		p.took = time.Since(p.asked)
+	}
+	started(&guestv1.Started{Pid: int64(p.pid), TookUs: p.took.Microseconds()})
 }
 
 // program is a start with everything resolved.
@@ -100,7 +109,7 @@ func (p *process) start(req *guestv1.Start, defaults Defaults, started func(*gue
 	}
 	switch {
 	case err == nil:
-		started(&guestv1.Started{Pid: int64(p.pid)})
+		p.announce(started)
 		return nil
 	case errors.Is(err, unix.EAGAIN):
 		return cay.Errorf(cay.Unprocessable, "process limit reached: the sandbox has as many processes and threads as it may have")
@@ -150,7 +159,7 @@ func describe(name string, err error) *unstarted {
 
 // endUnstarted makes p a process that ended with a line on stderr.
 func (p *process) endUnstarted(why *unstarted, started func(*guestv1.Started)) {
-	started(&guestv1.Started{})
+	p.announce(started)
 	p.say(why.text)
 	p.exit = &guestv1.Exited{ProcessId: p.id, Code: why.code, DurationMs: time.Since(p.started).Milliseconds()}
 	p.reportSoon()
@@ -283,7 +292,7 @@ func executable(st *unix.Stat_t, account user.Account) bool {
 }
 
 // run forks; ended is told how it ends. On error nothing of it is left.
-func (p *process) run(g program, req *guestv1.Start, ended func(syscall.WaitStatus)) error {
+func (p *process) run(g program, req *guestv1.Start, ended func(reaper.End)) error {
 	attr := &syscall.SysProcAttr{Setsid: true}
 	if os.Geteuid() == 0 {
 		attr.Credential = &syscall.Credential{Uid: g.account.UID, Gid: g.account.GID, Groups: g.account.Groups}

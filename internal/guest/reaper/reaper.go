@@ -7,16 +7,30 @@ import (
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// End is how a child ended, and what it and those of its descendants used that were waited for; what descendants used that nobody
+// waited for is in no figure.
+//
+// Inside gVisor CPU is counted in ticks of 10 ms in which a task was running as gVisor sees it: where the host has too few cores, the
+// waiting for one is in it too, so that it is rather too much than too little (a loop of 1 s says 0.5 to 1.05 s; one that the host let
+// have 7.7 of 27 s says 22 s). PeakRSS is exact there: a process that touches 100 MiB says 115,500 KiB, its interpreter included, also
+// when it has freed them before its end.
+type End struct {
+	Status  syscall.WaitStatus
+	CPU     time.Duration // user and system time
+	PeakRSS int64         // KiB, of the largest of them
+}
 
 // Reaper waits for children. Its Run must be running for exits to be noticed.
 type Reaper struct {
 	orphaned func() // called after children that nobody started were reaped; must not block
 
 	mu      sync.Mutex // also held over every fork: a pid is registered before it can be reaped, and reaped before it can be forked again
-	watched map[int]func(syscall.WaitStatus)
+	watched map[int]func(End)
 	forks   uint64
 	forked  *sync.Cond
 	stopped bool
@@ -24,14 +38,14 @@ type Reaper struct {
 
 // New makes a Reaper. orphaned may be nil.
 func New(orphaned func()) *Reaper {
-	r := &Reaper{orphaned: orphaned, watched: map[int]func(syscall.WaitStatus){}}
+	r := &Reaper{orphaned: orphaned, watched: map[int]func(End){}}
 	r.forked = sync.NewCond(&r.mu)
 	return r
 }
 
 // Start forks by fork and calls exited, once and from Run's goroutine, when that process has ended. After an error of fork it is
 // never called. exited may be called before Start returns; it must not block.
-func (r *Reaper) Start(fork func() (pid int, err error), exited func(syscall.WaitStatus)) (int, error) {
+func (r *Reaper) Start(fork func() (pid int, err error), exited func(End)) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid, err := fork()
@@ -103,15 +117,16 @@ func (r *Reaper) Run() error {
 // reap takes the status of one ended child.
 func (r *Reaper) reap() {
 	var status syscall.WaitStatus
+	var used syscall.Rusage
 	r.mu.Lock()
-	pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+	pid, err := syscall.Wait4(-1, &status, syscall.WNOHANG, &used)
 	exited := r.watched[pid]
 	delete(r.watched, pid)
 	r.mu.Unlock()
 	switch {
 	case err != nil || pid <= 0:
 	case exited != nil:
-		exited(status)
+		exited(End{Status: status, CPU: time.Duration(used.Utime.Nano() + used.Stime.Nano()), PeakRSS: used.Maxrss})
 	case r.orphaned != nil:
 		r.orphaned()
 	}

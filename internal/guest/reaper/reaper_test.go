@@ -25,9 +25,9 @@ func TestEveryStartLearnsItsOwnEnd(t *testing.T) {
 	for i := range 100 {
 		ends.Add(1)
 		code := i % 7
-		_, err := r.Start(fork(t, "exit "+string(rune('0'+code))), func(s syscall.WaitStatus) {
-			if s.ExitStatus() != code {
-				t.Errorf("exit %d, wanted %d", s.ExitStatus(), code)
+		_, err := r.Start(fork(t, "exit "+string(rune('0'+code))), func(e End) {
+			if e.Status.ExitStatus() != code {
+				t.Errorf("exit %d, wanted %d", e.Status.ExitStatus(), code)
 			}
 			ends.Done()
 		})
@@ -44,16 +44,16 @@ func TestAReapedProcessIsNotSignalled(t *testing.T) {
 	r := New(nil)
 	var running sync.WaitGroup
 	running.Go(func() { _ = r.Run() })
-	ended := make(chan syscall.WaitStatus, 1)
-	pid, err := r.Start(fork(t, "exec sleep 100"), func(s syscall.WaitStatus) { ended <- s })
+	ended := make(chan End, 1)
+	pid, err := r.Start(fork(t, "exec sleep 100"), func(e End) { ended <- e })
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := r.Signal(pid, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	if s := <-ended; s.Signal() != syscall.SIGTERM {
-		t.Errorf("status %v", s)
+	if e := <-ended; e.Status.Signal() != syscall.SIGTERM {
+		t.Errorf("status %v", e.Status)
 	}
 	if err := r.Signal(pid, syscall.SIGTERM); err != os.ErrProcessDone {
 		t.Errorf("signal after the end: %v", err)
