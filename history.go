@@ -1,6 +1,9 @@
 package cay
 
-import "time"
+import (
+	"strings"
+	"time"
+)
 
 // RecordKind says what a record of the history tells of.
 type RecordKind string
@@ -52,6 +55,48 @@ type Record struct {
 	PeakMemoryMB             int64
 
 	TraceID string // 32 hex digits, where the request was traced
+}
+
+// SandboxRecord is the record of a sandbox that has ended. Its own id is also its SandboxID, so that the history of a sandbox has it.
+func SandboxRecord(sb *Sandbox) Record {
+	return Record{
+		ID: sb.ID, Kind: RecordSandbox, ProjectID: sb.ProjectID, KeyID: sb.CreatedBy, SandboxID: sb.ID, SessionID: sb.Spec.SessionID,
+		Outcome: string(sb.StatusReason), OK: sb.StatusReason.Orderly(),
+		StartedAt: sb.CreatedAt, EndedAt: sb.EndedAt, Duration: sb.EndedAt.Sub(sb.CreatedAt),
+		CPUSeconds: sb.Usage.CPUSeconds, PeakMemoryMB: sb.Usage.PeakMemoryMB, TraceID: traceID(sb.Traceparent),
+	}
+}
+
+// JobRecord is the record of a job that has finished.
+func JobRecord(j *Job) Record {
+	r := Record{
+		ID: j.ID, Kind: RecordJob, ProjectID: j.ProjectID, KeyID: j.CreatedBy, SandboxID: j.SandboxID, SessionID: j.SessionID,
+		Language: j.Spec.Language, Outcome: string(j.Status), OK: j.Status == JobSuccess, ExitCode: j.ExitCode, Signal: j.Signal,
+		StartedAt: j.StartedAt, EndedAt: j.FinishedAt, Duration: j.Duration, StdoutBytes: j.StdoutBytes, StderrBytes: j.StderrBytes,
+		CPUSeconds: j.Usage.CPUSeconds, PeakMemoryMB: j.Usage.PeakMemoryMB, TraceID: traceID(j.Traceparent),
+	}
+	if r.StartedAt.IsZero() {
+		r.StartedAt = j.QueuedAt
+	}
+	return r
+}
+
+// SessionRecord is the record of a session that is deleted. Its own id is also its SessionID.
+func SessionRecord(s *Session) Record {
+	return Record{
+		ID: s.ID, Kind: RecordSession, ProjectID: s.ProjectID, KeyID: s.CreatedBy, SessionID: s.ID, Name: s.Name,
+		Outcome: string(s.StatusReason), OK: s.StatusReason.Orderly(),
+		StartedAt: s.CreatedAt, EndedAt: s.EndedAt, Duration: s.EndedAt.Sub(s.CreatedAt),
+	}
+}
+
+// traceID is the id within a traceparent of W3C Trace Context; "" where there is none.
+func traceID(parent string) string {
+	parts := strings.Split(parent, "-")
+	if len(parts) < 4 || len(parts[1]) != 32 {
+		return ""
+	}
+	return parts[1]
 }
 
 // RecordQuery selects a page of the history, newest end first unless Ascending.

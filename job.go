@@ -117,7 +117,10 @@ type Job struct {
 	Signal   string
 	Duration time.Duration // of the program
 	Usage    Usage
-	Fault    *JobFault
+
+	StdoutBytes, StderrBytes int64 // what the program wrote
+
+	Fault *JobFault
 
 	Fence      int64 // grows with each lease; what an older holder writes is refused
 	LeaseOwner string

@@ -55,6 +55,11 @@ const (
 	ReasonNoCapacity       StatusReason = "no_capacity"
 )
 
+// Orderly reports whether r is an end as it was meant: somebody asked for it, or its time was over.
+func (r StatusReason) Orderly() bool {
+	return r == ReasonDeleted || r == ReasonTTLExpired || r == ReasonIdleTimeout || r == ReasonPausedTTLExpired
+}
+
 // OnTimeout is what the end of the TTL or of the idle timeout does.
 type OnTimeout string
 
@@ -165,7 +170,7 @@ func (sb *Sandbox) Transition(to Status, reason StatusReason, at time.Time) erro
 	}
 	from := sb.Status
 	sb.Status = to
-	if !sb.AccountedAt.IsZero() || to == Ready {
+	if (!sb.AccountedAt.IsZero() || to == Ready) && at.After(sb.AccountedAt) { // never back, or time would count twice
 		sb.AccountedAt = at
 	}
 	switch to {

@@ -1,12 +1,15 @@
 package cay
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // UsageAmounts is what was used within some time. It only ever grows by what a write of the sandbox's row says, in that same write, so
 // that nothing is counted twice and nothing that was acknowledged is lost.
 type UsageAmounts struct {
 	RunningSeconds           float64 // READY
-	PausedSeconds            float64
+	PausedSeconds            float64 // PAUSED
 	CPUSeconds               float64 // really used
 	MemoryMBSeconds          float64 // really used
 	AllocatedCPUSeconds      float64 // promised cores × running seconds
@@ -51,20 +54,21 @@ type UsageOfDay struct {
 }
 
 // Accrue is what a sandbox used between two states of its row, by day: before is the row as it was written last, after as it is to be
-// written, and the time between is from before.AccountedAt to after.AccountedAt, all of it in before's status. What the node measured
-// is spread evenly over that time. It answers nil when nothing is to be added.
+// written, and the time between is from before.AccountedAt to after.AccountedAt, all of it in before's status. Time
+// counts while it is READY or PAUSED: how long it takes to be gone after its end was asked for is not its owner's. What the node measured
+// is spread evenly over the time. It answers nil when nothing is to be added.
 func Accrue(before, after *Sandbox) []UsageOfDay {
 	from, to := before.AccountedAt, after.AccountedAt
+	if to.IsZero() {
+		to = latest(after.CreatedAt, after.LastActiveAt, after.EndedAt) // it never ran; what was measured meanwhile counts
+	}
 	if from.IsZero() {
 		from = to
 	}
 	var all UsageAmounts
 	if seconds := to.Sub(from).Seconds(); seconds > 0 {
 		switch before.Status {
-		case Ready, Terminating:
-			if before.Status == Terminating && before.ReadyAt.IsZero() {
-				break // it never ran
-			}
+		case Ready:
 			all.RunningSeconds = seconds
 			all.AllocatedCPUSeconds = seconds * before.Spec.CPU
 			all.AllocatedMemoryMBSeconds = seconds * float64(before.Spec.MemoryMB)
@@ -95,6 +99,8 @@ func Accrue(before, after *Sandbox) []UsageOfDay {
 	}
 	return days
 }
+
+func latest(times ...time.Time) time.Time { return slices.MaxFunc(times, time.Time.Compare) }
 
 func day(t time.Time) time.Time { return t.UTC().Truncate(24 * time.Hour) }
 

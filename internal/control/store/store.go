@@ -25,6 +25,7 @@ type Store interface {
 	Ports
 
 	Events
+	History
 
 	Idempotency() Idempotency
 
@@ -54,8 +55,8 @@ type Sandboxes interface {
 	// change fails nothing is written, and the row as read comes back with its error. change may run more than once and must not block.
 	// When the sandbox ends by it, that is noted as the last use of its session.
 	MutateSandbox(ctx context.Context, id cay.ID, change func(*cay.Sandbox) ([]cay.Event, error)) (*cay.Sandbox, error)
-	// TouchSandboxes writes LastActiveAt and Usage of many rows at once, and notes the use of their sessions. It neither adds to versions of
-	// sandboxes nor moves anything back.
+	// TouchSandboxes writes LastActiveAt, AccountedAt and Usage of many rows at once, and notes the use of their sessions. It neither adds
+	// to versions of sandboxes nor moves anything back. Of a row it uses no more than these and the session; one that has ended it leaves.
 	TouchSandboxes(ctx context.Context, rows []*cay.Sandbox) error
 }
 
@@ -125,9 +126,10 @@ type Workers interface {
 	Workers(ctx context.Context) ([]cay.WorkerLoad, error)
 }
 
-// Events are what happened to sandboxes. A sequence number is never used twice, and an event is seen after those with lower numbers.
+// Events are what happened to sandboxes, jobs and sessions. A sequence number is never used twice, and an event is seen after those with lower numbers.
 type Events interface {
-	// Events answers what happened after q.After, and what is kept at least from then on.
+	// Events answers what happened after q.After, and what is kept at least from then on. A sandbox's are those of its own, without those of
+	// jobs that it ran.
 	Events(ctx context.Context, project cay.ID, q cay.EventQuery) (events []cay.Event, kept cay.EventSpan, err error)
 	// EventsSince names sandboxes of any project to which something happened after an event, at most limit, and the newest event that
 	// was looked for.

@@ -21,8 +21,9 @@ func insertEvent(ctx context.Context, q *db.Queries, e cay.Event) error {
 	}
 	if _, err := q.InsertEvent(ctx, db.InsertEventParams{
 		SandboxID: string(e.SandboxID), ProjectID: string(e.ProjectID), Type: string(e.Type), At: micros(e.At), Data: data,
+		JobID: string(e.JobID), SessionID: string(e.SessionID),
 	}); err != nil {
-		return fmt.Errorf("insert event of sandbox %s: %w", e.SandboxID, err)
+		return fmt.Errorf("insert event of project %s: %w", e.ProjectID, err)
 	}
 	return nil
 }
@@ -37,7 +38,11 @@ func (s *Store) Events(ctx context.Context, project cay.ID, eq cay.EventQuery) (
 	var rows []db.Event
 	var err error
 	if eq.SandboxID == "" {
-		rows, err = s.reading.ProjectEvents(ctx, db.ProjectEventsParams{ProjectID: string(project), Seq: eq.After, Limit: int64(eq.Limit)})
+		var types string
+		if types, err = encodeAny(eq.Types); err != nil {
+			return nil, cay.EventSpan{}, err
+		}
+		rows, err = s.reading.ProjectEvents(ctx, db.ProjectEventsParams{ProjectID: string(project), Seq: eq.After, Types: types, Max: int64(eq.Limit)})
 	} else {
 		rows, err = s.reading.SandboxEvents(ctx, db.SandboxEventsParams{
 			ProjectID: string(project), SandboxID: string(eq.SandboxID), Seq: eq.After, Limit: int64(eq.Limit),
@@ -52,7 +57,7 @@ func (s *Store) Events(ctx context.Context, project cay.ID, eq cay.EventQuery) (
 	}
 	events := make([]cay.Event, 0, len(rows))
 	for _, r := range rows {
-		e := cay.Event{Seq: r.Seq, SandboxID: cay.ID(r.SandboxID), ProjectID: cay.ID(r.ProjectID), Type: cay.EventType(r.Type), At: fromMicros(r.At)}
+		e := cay.Event{Seq: r.Seq, SandboxID: cay.ID(r.SandboxID), JobID: cay.ID(r.JobID), SessionID: cay.ID(r.SessionID), ProjectID: cay.ID(r.ProjectID), Type: cay.EventType(r.Type), At: fromMicros(r.At)}
 		if err := json.Unmarshal([]byte(r.Data), &e.Data); err != nil {
 			return nil, cay.EventSpan{}, fmt.Errorf("read event %d: %w", r.Seq, err)
 		}
@@ -107,6 +112,22 @@ func (s *Store) Purge(ctx context.Context, now time.Time, keep cay.Retention) er
 		},
 		func(ctx context.Context, q *db.Queries) (int64, error) {
 			return q.PurgeJobTurns(ctx, purgeStep)
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeRecordsBefore(ctx, db.PurgeRecordsBeforeParams{Before: micros(now.Add(-keep.Records)), Max: purgeStep})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeRecordsBeyond(ctx, db.PurgeRecordsBeyondParams{Keep: keep.MaxRecords, Max: purgeStep})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			lastDay := now.Add(-keep.Usage).Add(-24 * time.Hour) // a day is over a day after it began
+			return q.PurgeUsageBefore(ctx, db.PurgeUsageBeforeParams{Before: micros(lastDay), Max: purgeStep})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeAuditBefore(ctx, db.PurgeAuditBeforeParams{Before: micros(now.Add(-keep.Audit)), Max: purgeStep})
+		},
+		func(ctx context.Context, q *db.Queries) (int64, error) {
+			return q.PurgeAuditBeyond(ctx, db.PurgeAuditBeyondParams{Keep: keep.MaxAudit, Max: purgeStep})
 		},
 	} {
 		for n := int64(purgeStep); n == purgeStep; {

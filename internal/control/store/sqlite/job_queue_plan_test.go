@@ -64,7 +64,7 @@ func fill(t *testing.T, s *Store, finished, queued int) {
 	t.Helper()
 	const insert = `
 		INSERT INTO jobs SELECT 'job_%[1]s' || value, 'prj_' || (value %% 10), CASE WHEN value %% 2 THEN '' ELSE 'ses_' || (value %% 10) END, 0, '{}', '{}',
-			5, '%[1]s', '', '', 0, '', '', 1000 + value, 0, %[2]d, 2000000, 0, NULL, '', 0, 0, 0, 0, 0, 0, 'null', 0, '', 0, 0, 1
+			5, '%[1]s', '', '', 0, '', '', 1000 + value, 0, %[2]d, 2000000, 0, NULL, '', 0, 0, 0, 0, 0, 0, 'null', 0, '', 0, 0, 1, '', '', 0, 0
 		FROM generate_series_of;
 		INSERT INTO job_payloads SELECT 'job_%[1]s' || value, x'00', NULL FROM generate_series_of;`
 	for status, n := range map[string]int{"success": finished, "queued": queued} {

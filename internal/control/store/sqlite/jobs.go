@@ -41,7 +41,7 @@ func (s *Store) InsertJob(ctx context.Context, j *cay.Job, maxQueued int64) erro
 		if err := q.InsertJobPayload(ctx, db.InsertJobPayloadParams{JobID: row.ID, Input: j.Input, Result: j.Result}); err != nil {
 			return fmt.Errorf("insert job %s: %w", j.ID, err)
 		}
-		return nil
+		return insertEvent(ctx, q, cay.JobEvent(j, "", j.QueuedAt))
 	})
 }
 
@@ -114,6 +114,11 @@ func (s *Store) MutateJob(ctx context.Context, id cay.ID, change func(*cay.Job) 
 				return fmt.Errorf("write the result of job %s: %w", id, err)
 			}
 		}
+		if edited.Status != read.Status {
+			if err := jobMoved(ctx, q, &edited, read.Status); err != nil {
+				return err
+			}
+		}
 		j = &edited
 		return nil
 	})
@@ -133,6 +138,7 @@ func updateJob(ctx context.Context, q *db.Queries, j *cay.Job) error {
 		ExitCode: row.ExitCode, Signal: row.Signal, Duration: row.Duration,
 		CpuSeconds: row.CpuSeconds, MemoryMbSeconds: row.MemoryMbSeconds, PeakMemoryMb: row.PeakMemoryMb, DiskMb: row.DiskMb, EgressBytes: row.EgressBytes,
 		Fault: row.Fault, Fence: row.Fence, LeaseOwner: row.LeaseOwner, LeaseUntil: row.LeaseUntil, NotBefore: row.NotBefore,
+		StdoutBytes: row.StdoutBytes, StderrBytes: row.StderrBytes,
 	})
 	if err != nil {
 		return fmt.Errorf("update job %s: %w", j.ID, err)
@@ -220,6 +226,7 @@ func toJobRow(j *cay.Job) (db.Job, error) {
 		CpuSeconds: j.Usage.CPUSeconds, MemoryMbSeconds: j.Usage.MemoryMBSeconds, PeakMemoryMb: j.Usage.PeakMemoryMB,
 		DiskMb: j.Usage.DiskMB, EgressBytes: j.Usage.EgressBytes, Fault: fault,
 		Fence: j.Fence, LeaseOwner: j.LeaseOwner, LeaseUntil: micros(j.LeaseUntil), NotBefore: micros(j.NotBefore), Version: j.Version,
+		CreatedBy: string(j.CreatedBy), Traceparent: j.Traceparent, StdoutBytes: j.StdoutBytes, StderrBytes: j.StderrBytes,
 	}
 	if j.ExitCode != nil {
 		row.ExitCode = sql.NullInt64{Int64: int64(*j.ExitCode), Valid: true}
@@ -239,6 +246,7 @@ func fromJobRow(row db.Job, input, result []byte) (*cay.Job, error) {
 			DiskMB: row.DiskMb, EgressBytes: row.EgressBytes,
 		},
 		Fence: row.Fence, LeaseOwner: row.LeaseOwner, LeaseUntil: fromMicros(row.LeaseUntil), NotBefore: fromMicros(row.NotBefore), Version: row.Version,
+		CreatedBy: cay.ID(row.CreatedBy), Traceparent: row.Traceparent, StdoutBytes: row.StdoutBytes, StderrBytes: row.StderrBytes,
 	}
 	if row.ExitCode.Valid {
 		code := int(row.ExitCode.Int64)

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -127,11 +128,15 @@ func (s *Store) MutateSandbox(ctx context.Context, id cay.ID, change func(*cay.S
 		if err != nil {
 			return err
 		}
+		edited.AccountedAt = edited.AccountedAt.Truncate(time.Microsecond) // as it is kept: the next write goes on from there
 		if err := update(ctx, q, &edited); err != nil {
 			return err
 		}
-		if edited.Spec.SessionID != "" && read.EndedAt.IsZero() && !edited.EndedAt.IsZero() {
-			if err := noteUse(ctx, q, edited.Spec.SessionID, edited.EndedAt); err != nil {
+		if err := accrue(ctx, q, read, &edited); err != nil {
+			return err
+		}
+		if read.EndedAt.IsZero() && !edited.EndedAt.IsZero() {
+			if err := sandboxEnded(ctx, q, &edited); err != nil {
 				return err
 			}
 		}
@@ -160,7 +165,7 @@ func update(ctx context.Context, q *db.Queries, sb *cay.Sandbox) error {
 		CreateQueueMs: row.CreateQueueMs, CreateScheduleMs: row.CreateScheduleMs, CreateBootMs: row.CreateBootMs, CreateTotalMs: row.CreateTotalMs,
 		CpuSeconds: row.CpuSeconds, MemoryMbSeconds: row.MemoryMbSeconds, PeakMemoryMb: row.PeakMemoryMb, DiskMb: row.DiskMb, EgressBytes: row.EgressBytes,
 		Op: row.Op, Attempt: row.Attempt, LeaseOwner: row.LeaseOwner, LeaseUntil: row.LeaseUntil, NotBefore: row.NotBefore, FailureCount: row.FailureCount,
-		NearWorker: row.NearWorker,
+		NearWorker: row.NearWorker, AccountedAt: row.AccountedAt, Traceparent: row.Traceparent,
 	})
 	if err != nil {
 		return fmt.Errorf("update sandbox %s: %w", sb.ID, err)
@@ -180,17 +185,7 @@ func (s *Store) TouchSandboxes(ctx context.Context, rows []*cay.Sandbox) error {
 		rows = rows[n:]
 		err := s.transact(ctx, func(ctx context.Context, q *db.Queries) error {
 			for _, sb := range chunk {
-				if err := q.TouchSandbox(ctx, db.TouchSandboxParams{
-					ID: string(sb.ID), LastActiveAt: micros(sb.LastActiveAt),
-					CpuSeconds: sb.Usage.CPUSeconds, MemoryMbSeconds: sb.Usage.MemoryMBSeconds, PeakMemoryMb: sb.Usage.PeakMemoryMB,
-					DiskMb: sb.Usage.DiskMB, EgressBytes: sb.Usage.EgressBytes,
-				}); err != nil {
-					return fmt.Errorf("write last activity of sandbox %s: %w", sb.ID, err)
-				}
-				if sb.Spec.SessionID == "" {
-					continue
-				}
-				if err := noteUse(ctx, q, sb.Spec.SessionID, sb.LastActiveAt); err != nil {
+				if err := touch(ctx, q, sb); err != nil {
 					return err
 				}
 			}
@@ -201,6 +196,41 @@ func (s *Store) TouchSandboxes(ctx context.Context, rows []*cay.Sandbox) error {
 		}
 	}
 	return nil
+}
+
+func touch(ctx context.Context, q *db.Queries, sb *cay.Sandbox) error {
+	row, err := q.Accounted(ctx, string(sb.ID))
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil // it has ended
+	}
+	if err != nil {
+		return fmt.Errorf("read what is accounted of sandbox %s: %w", sb.ID, err)
+	}
+	before := &cay.Sandbox{
+		ID: sb.ID, ProjectID: cay.ID(row.ProjectID), Status: cay.Status(row.Status), LastActiveAt: fromMicros(row.LastActiveAt),
+		AccountedAt: fromMicros(row.AccountedAt),
+		Spec:        cay.SandboxSpec{CPU: row.Cpu, MemoryMB: row.MemoryMb, DiskGB: row.DiskGb},
+		Usage:       cay.Usage{CPUSeconds: row.CpuSeconds, MemoryMBSeconds: row.MemoryMbSeconds, EgressBytes: row.EgressBytes},
+	}
+	after := *before
+	after.LastActiveAt, after.Usage = sb.LastActiveAt, sb.Usage
+	if at := sb.AccountedAt.Truncate(time.Microsecond); !before.AccountedAt.IsZero() && at.After(before.AccountedAt) {
+		after.AccountedAt = at
+	}
+	if err := q.TouchSandbox(ctx, db.TouchSandboxParams{
+		ID: string(sb.ID), LastActiveAt: micros(after.LastActiveAt), AccountedAt: micros(after.AccountedAt),
+		CpuSeconds: after.Usage.CPUSeconds, MemoryMbSeconds: after.Usage.MemoryMBSeconds, PeakMemoryMb: after.Usage.PeakMemoryMB,
+		DiskMb: after.Usage.DiskMB, EgressBytes: after.Usage.EgressBytes,
+	}); err != nil {
+		return fmt.Errorf("write last activity of sandbox %s: %w", sb.ID, err)
+	}
+	if err := accrue(ctx, q, before, &after); err != nil {
+		return err
+	}
+	if sb.Spec.SessionID == "" || micros(sb.LastActiveAt) <= row.LastActiveAt {
+		return nil
+	}
+	return noteUse(ctx, q, sb.Spec.SessionID, sb.LastActiveAt)
 }
 
 func encode(v any) (string, error) {
@@ -233,6 +263,7 @@ func toRow(sb *cay.Sandbox) (db.Sandbox, error) {
 		Op: string(sb.Op), Attempt: sb.Attempt, LeaseOwner: sb.LeaseOwner, LeaseUntil: micros(sb.LeaseUntil), NotBefore: micros(sb.NotBefore),
 		FailureCount: sb.FailureCount, Version: sb.Version,
 		SessionID: string(sb.Spec.SessionID), SessionShared: flag(sb.Spec.SessionShared), ManagedBy: string(sb.Spec.ManagedBy), NearWorker: string(sb.NearWorker),
+		AccountedAt: micros(sb.AccountedAt), CreatedBy: string(sb.CreatedBy), Traceparent: sb.Traceparent,
 	}, errors.Join(err1, err2)
 }
 
@@ -250,6 +281,7 @@ func fromRow(row db.Sandbox) (*cay.Sandbox, error) {
 		},
 		Op: cay.Operation(row.Op), Attempt: row.Attempt, LeaseOwner: row.LeaseOwner, LeaseUntil: fromMicros(row.LeaseUntil),
 		NotBefore: fromMicros(row.NotBefore), FailureCount: row.FailureCount, Version: row.Version, NearWorker: cay.ID(row.NearWorker),
+		AccountedAt: fromMicros(row.AccountedAt), CreatedBy: cay.ID(row.CreatedBy), Traceparent: row.Traceparent,
 	}
 	if err := json.Unmarshal([]byte(row.Spec), &sb.Spec); err != nil {
 		return nil, fmt.Errorf("read spec of sandbox %s: %w", row.ID, err)

@@ -39,7 +39,7 @@ func (s *Store) InsertSession(ctx context.Context, ses *cay.Session, most int64)
 		if err := q.InsertSession(ctx, db.InsertSessionParams(row)); err != nil {
 			return fmt.Errorf("insert session %s: %w", ses.ID, err)
 		}
-		return nil
+		return insertEvent(ctx, q, cay.SessionEvent(ses, "", ses.CreatedAt))
 	})
 }
 
@@ -110,6 +110,11 @@ func (s *Store) MutateSession(ctx context.Context, id cay.ID, change func(*cay.S
 		}
 		if err := updateSession(ctx, q, &edited); err != nil {
 			return err
+		}
+		if edited.Status != read.Status {
+			if err := sessionMoved(ctx, q, &edited, read.Status); err != nil {
+				return err
+			}
 		}
 		ses = &edited
 		return nil
@@ -232,7 +237,7 @@ func toSessionRow(ses *cay.Session) (db.Session, error) {
 		ID: string(ses.ID), ProjectID: string(ses.ProjectID), Name: ses.Name, Metadata: metadataJSON,
 		Status: string(ses.Status), StatusReason: string(ses.StatusReason), DiskGb: ses.DiskGB, Ttl: int64(ses.TTL), WorkerID: string(ses.WorkerID),
 		CreatedAt: micros(ses.CreatedAt), LastUsedAt: micros(ses.LastUsedAt), ExpiresAt: micros(ses.ExpiresAt), EndedAt: micros(ses.EndedAt),
-		ArchiveKey: ses.ArchiveKey, ArchiveDigest: ses.ArchiveDigest, ArchiveBytes: ses.ArchiveBytes, Version: ses.Version,
+		ArchiveKey: ses.ArchiveKey, ArchiveDigest: ses.ArchiveDigest, ArchiveBytes: ses.ArchiveBytes, Version: ses.Version, CreatedBy: string(ses.CreatedBy),
 	}, err
 }
 
@@ -242,7 +247,7 @@ func fromSessionRow(row db.Session) (*cay.Session, error) {
 		Status: cay.SessionStatus(row.Status), StatusReason: cay.StatusReason(row.StatusReason),
 		DiskGB: row.DiskGb, TTL: time.Duration(row.Ttl), WorkerID: cay.ID(row.WorkerID),
 		CreatedAt: fromMicros(row.CreatedAt), LastUsedAt: fromMicros(row.LastUsedAt), ExpiresAt: fromMicros(row.ExpiresAt), EndedAt: fromMicros(row.EndedAt),
-		ArchiveKey: row.ArchiveKey, ArchiveDigest: row.ArchiveDigest, ArchiveBytes: row.ArchiveBytes, Version: row.Version,
+		ArchiveKey: row.ArchiveKey, ArchiveDigest: row.ArchiveDigest, ArchiveBytes: row.ArchiveBytes, Version: row.Version, CreatedBy: cay.ID(row.CreatedBy),
 	}
 	if err := json.Unmarshal([]byte(row.Metadata), &ses.Metadata); err != nil {
 		return nil, fmt.Errorf("read metadata of session %s: %w", row.ID, err)

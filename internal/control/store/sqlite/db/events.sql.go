@@ -26,7 +26,7 @@ func (q *Queries) EventSpan(ctx context.Context) (EventSpanRow, error) {
 }
 
 const insertEvent = `-- name: InsertEvent :one
-INSERT INTO events (sandbox_id, project_id, type, at, data) VALUES (?, ?, ?, ?, ?) RETURNING seq
+INSERT INTO events (sandbox_id, project_id, type, at, data, job_id, session_id) VALUES (?, ?, ?, ?, ?, ?, ?) RETURNING seq
 `
 
 type InsertEventParams struct {
@@ -35,6 +35,8 @@ type InsertEventParams struct {
 	Type      string
 	At        int64
 	Data      string
+	JobID     string
+	SessionID string
 }
 
 func (q *Queries) InsertEvent(ctx context.Context, arg InsertEventParams) (int64, error) {
@@ -44,6 +46,8 @@ func (q *Queries) InsertEvent(ctx context.Context, arg InsertEventParams) (int64
 		arg.Type,
 		arg.At,
 		arg.Data,
+		arg.JobID,
+		arg.SessionID,
 	)
 	var seq int64
 	err := row.Scan(&seq)
@@ -62,17 +66,27 @@ func (q *Queries) NewestEvent(ctx context.Context) (int64, error) {
 }
 
 const projectEvents = `-- name: ProjectEvents :many
-SELECT seq, sandbox_id, project_id, type, at, data FROM events WHERE project_id = ? AND seq > ? ORDER BY seq LIMIT ?
+SELECT seq, sandbox_id, project_id, type, at, data, job_id, session_id FROM events
+WHERE project_id = ?1 AND seq > ?2
+  AND (CAST(?3 AS TEXT) = '[]' OR type IN (SELECT w.value FROM json_each(CAST(?3 AS TEXT)) w))
+ORDER BY seq LIMIT ?4
 `
 
 type ProjectEventsParams struct {
 	ProjectID string
 	Seq       int64
-	Limit     int64
+	Types     string
+	Max       int64
 }
 
+// types is a JSON array; empty: any.
 func (q *Queries) ProjectEvents(ctx context.Context, arg ProjectEventsParams) ([]Event, error) {
-	rows, err := q.db.QueryContext(ctx, projectEvents, arg.ProjectID, arg.Seq, arg.Limit)
+	rows, err := q.db.QueryContext(ctx, projectEvents,
+		arg.ProjectID,
+		arg.Seq,
+		arg.Types,
+		arg.Max,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +101,8 @@ func (q *Queries) ProjectEvents(ctx context.Context, arg ProjectEventsParams) ([
 			&i.Type,
 			&i.At,
 			&i.Data,
+			&i.JobID,
+			&i.SessionID,
 		); err != nil {
 			return nil, err
 		}
@@ -138,7 +154,7 @@ func (q *Queries) PurgeEventsBeyond(ctx context.Context, arg PurgeEventsBeyondPa
 }
 
 const sandboxEvents = `-- name: SandboxEvents :many
-SELECT seq, sandbox_id, project_id, type, at, data FROM events WHERE project_id = ? AND sandbox_id = ? AND seq > ? ORDER BY seq LIMIT ?
+SELECT seq, sandbox_id, project_id, type, at, data, job_id, session_id FROM events WHERE project_id = ? AND sandbox_id = ? AND seq > ? AND job_id = '' ORDER BY seq LIMIT ?
 `
 
 type SandboxEventsParams struct {
@@ -148,6 +164,7 @@ type SandboxEventsParams struct {
 	Limit     int64
 }
 
+// Without those of jobs that it ran.
 func (q *Queries) SandboxEvents(ctx context.Context, arg SandboxEventsParams) ([]Event, error) {
 	rows, err := q.db.QueryContext(ctx, sandboxEvents,
 		arg.ProjectID,
@@ -169,6 +186,8 @@ func (q *Queries) SandboxEvents(ctx context.Context, arg SandboxEventsParams) ([
 			&i.Type,
 			&i.At,
 			&i.Data,
+			&i.JobID,
+			&i.SessionID,
 		); err != nil {
 			return nil, err
 		}
@@ -184,7 +203,7 @@ func (q *Queries) SandboxEvents(ctx context.Context, arg SandboxEventsParams) ([
 }
 
 const sandboxesWithEvents = `-- name: SandboxesWithEvents :many
-SELECT DISTINCT sandbox_id FROM events WHERE seq > ?1 AND seq <= ?2 LIMIT ?3
+SELECT DISTINCT sandbox_id FROM events WHERE seq > ?1 AND seq <= ?2 AND sandbox_id <> '' AND job_id = '' LIMIT ?3
 `
 
 type SandboxesWithEventsParams struct {

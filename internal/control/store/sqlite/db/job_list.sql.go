@@ -10,7 +10,7 @@ import (
 )
 
 const listJobsNewestFirst = `-- name: ListJobsNewestFirst :many
-SELECT j.id, j.project_id, j.session_id, j.session_shared, j.spec, j.metadata, j.priority, j.status, j.input_key, j.result_key, j.attempt, j.sandbox_id, j.process_id, j.queued_at, j.started_at, j.finished_at, j.queue_deadline, j.cancel_asked, j.exit_code, j.signal, j.duration, j.cpu_seconds, j.memory_mb_seconds, j.peak_memory_mb, j.disk_mb, j.egress_bytes, j.fault, j.fence, j.lease_owner, j.lease_until, j.not_before, j.version FROM jobs j
+SELECT j.id, j.project_id, j.session_id, j.session_shared, j.spec, j.metadata, j.priority, j.status, j.input_key, j.result_key, j.attempt, j.sandbox_id, j.process_id, j.queued_at, j.started_at, j.finished_at, j.queue_deadline, j.cancel_asked, j.exit_code, j.signal, j.duration, j.cpu_seconds, j.memory_mb_seconds, j.peak_memory_mb, j.disk_mb, j.egress_bytes, j.fault, j.fence, j.lease_owner, j.lease_until, j.not_before, j.version, j.created_by, j.traceparent, j.stdout_bytes, j.stderr_bytes FROM jobs j
 WHERE j.project_id = ?1 AND j.queued_at > ?2
   AND (j.queued_at < ?3 OR (j.queued_at = ?3 AND j.id < ?4))
   AND (CAST(?5 AS TEXT) = '' OR j.session_id = CAST(?5 AS TEXT))
@@ -84,6 +84,10 @@ func (q *Queries) ListJobsNewestFirst(ctx context.Context, arg ListJobsNewestFir
 			&i.LeaseUntil,
 			&i.NotBefore,
 			&i.Version,
+			&i.CreatedBy,
+			&i.Traceparent,
+			&i.StdoutBytes,
+			&i.StderrBytes,
 		); err != nil {
 			return nil, err
 		}
@@ -99,7 +103,7 @@ func (q *Queries) ListJobsNewestFirst(ctx context.Context, arg ListJobsNewestFir
 }
 
 const listJobsOldestFirst = `-- name: ListJobsOldestFirst :many
-SELECT j.id, j.project_id, j.session_id, j.session_shared, j.spec, j.metadata, j.priority, j.status, j.input_key, j.result_key, j.attempt, j.sandbox_id, j.process_id, j.queued_at, j.started_at, j.finished_at, j.queue_deadline, j.cancel_asked, j.exit_code, j.signal, j.duration, j.cpu_seconds, j.memory_mb_seconds, j.peak_memory_mb, j.disk_mb, j.egress_bytes, j.fault, j.fence, j.lease_owner, j.lease_until, j.not_before, j.version FROM jobs j
+SELECT j.id, j.project_id, j.session_id, j.session_shared, j.spec, j.metadata, j.priority, j.status, j.input_key, j.result_key, j.attempt, j.sandbox_id, j.process_id, j.queued_at, j.started_at, j.finished_at, j.queue_deadline, j.cancel_asked, j.exit_code, j.signal, j.duration, j.cpu_seconds, j.memory_mb_seconds, j.peak_memory_mb, j.disk_mb, j.egress_bytes, j.fault, j.fence, j.lease_owner, j.lease_until, j.not_before, j.version, j.created_by, j.traceparent, j.stdout_bytes, j.stderr_bytes FROM jobs j
 WHERE j.project_id = ?1 AND j.queued_at > ?2
   AND (j.queued_at > ?3 OR (j.queued_at = ?3 AND j.id > ?4))
   AND (CAST(?5 AS TEXT) = '' OR j.session_id = CAST(?5 AS TEXT))
@@ -172,6 +176,10 @@ func (q *Queries) ListJobsOldestFirst(ctx context.Context, arg ListJobsOldestFir
 			&i.LeaseUntil,
 			&i.NotBefore,
 			&i.Version,
+			&i.CreatedBy,
+			&i.Traceparent,
+			&i.StdoutBytes,
+			&i.StderrBytes,
 		); err != nil {
 			return nil, err
 		}

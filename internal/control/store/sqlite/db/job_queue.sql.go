@@ -46,7 +46,7 @@ func (q *Queries) JobsThatUseSessions(ctx context.Context, now int64) ([]JobsTha
 }
 
 const jobsToTakeOver = `-- name: JobsToTakeOver :many
-SELECT id, project_id, session_id, session_shared, spec, metadata, priority, status, input_key, result_key, attempt, sandbox_id, process_id, queued_at, started_at, finished_at, queue_deadline, cancel_asked, exit_code, signal, duration, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, fault, fence, lease_owner, lease_until, not_before, version FROM jobs WHERE status = 'running' AND lease_until <= ?1 AND not_before <= ?1 ORDER BY queued_at, id LIMIT ?2
+SELECT id, project_id, session_id, session_shared, spec, metadata, priority, status, input_key, result_key, attempt, sandbox_id, process_id, queued_at, started_at, finished_at, queue_deadline, cancel_asked, exit_code, signal, duration, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, fault, fence, lease_owner, lease_until, not_before, version, created_by, traceparent, stdout_bytes, stderr_bytes FROM jobs WHERE status = 'running' AND lease_until <= ?1 AND not_before <= ?1 ORDER BY queued_at, id LIMIT ?2
 `
 
 type JobsToTakeOverParams struct {
@@ -97,6 +97,10 @@ func (q *Queries) JobsToTakeOver(ctx context.Context, arg JobsToTakeOverParams) 
 			&i.LeaseUntil,
 			&i.NotBefore,
 			&i.Version,
+			&i.CreatedBy,
+			&i.Traceparent,
+			&i.StdoutBytes,
+			&i.StderrBytes,
 		); err != nil {
 			return nil, err
 		}
@@ -112,7 +116,7 @@ func (q *Queries) JobsToTakeOver(ctx context.Context, arg JobsToTakeOverParams) 
 }
 
 const nextQueuedJob = `-- name: NextQueuedJob :many
-SELECT id, project_id, session_id, session_shared, spec, metadata, priority, status, input_key, result_key, attempt, sandbox_id, process_id, queued_at, started_at, finished_at, queue_deadline, cancel_asked, exit_code, signal, duration, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, fault, fence, lease_owner, lease_until, not_before, version FROM jobs
+SELECT id, project_id, session_id, session_shared, spec, metadata, priority, status, input_key, result_key, attempt, sandbox_id, process_id, queued_at, started_at, finished_at, queue_deadline, cancel_asked, exit_code, signal, duration, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, fault, fence, lease_owner, lease_until, not_before, version, created_by, traceparent, stdout_bytes, stderr_bytes FROM jobs
 WHERE status = 'queued' AND project_id = ?1 AND session_id = ?2 AND session_shared = ?3
     AND lease_until <= ?4 AND not_before <= ?4
 ORDER BY priority DESC, queued_at, id LIMIT 1
@@ -172,6 +176,10 @@ func (q *Queries) NextQueuedJob(ctx context.Context, arg NextQueuedJobParams) ([
 			&i.LeaseUntil,
 			&i.NotBefore,
 			&i.Version,
+			&i.CreatedBy,
+			&i.Traceparent,
+			&i.StdoutBytes,
+			&i.StderrBytes,
 		); err != nil {
 			return nil, err
 		}
@@ -230,7 +238,7 @@ func (q *Queries) ProjectsWithQueuedJobs(ctx context.Context, now int64) ([]Proj
 }
 
 const queuedJobOfSandbox = `-- name: QueuedJobOfSandbox :many
-SELECT id, project_id, session_id, session_shared, spec, metadata, priority, status, input_key, result_key, attempt, sandbox_id, process_id, queued_at, started_at, finished_at, queue_deadline, cancel_asked, exit_code, signal, duration, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, fault, fence, lease_owner, lease_until, not_before, version FROM jobs
+SELECT id, project_id, session_id, session_shared, spec, metadata, priority, status, input_key, result_key, attempt, sandbox_id, process_id, queued_at, started_at, finished_at, queue_deadline, cancel_asked, exit_code, signal, duration, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, fault, fence, lease_owner, lease_until, not_before, version, created_by, traceparent, stdout_bytes, stderr_bytes FROM jobs
 WHERE id = ?1 AND sandbox_id = ?2 AND session_shared = ?3 AND status = 'queued' AND lease_until <= ?4 AND not_before <= ?4
 `
 
@@ -288,6 +296,10 @@ func (q *Queries) QueuedJobOfSandbox(ctx context.Context, arg QueuedJobOfSandbox
 			&i.LeaseUntil,
 			&i.NotBefore,
 			&i.Version,
+			&i.CreatedBy,
+			&i.Traceparent,
+			&i.StdoutBytes,
+			&i.StderrBytes,
 		); err != nil {
 			return nil, err
 		}

@@ -55,7 +55,7 @@ func (q *Queries) DeleteJob(ctx context.Context, id string) (int64, error) {
 }
 
 const expiredJobs = `-- name: ExpiredJobs :many
-SELECT j.id, j.project_id, j.session_id, j.session_shared, j.spec, j.metadata, j.priority, j.status, j.input_key, j.result_key, j.attempt, j.sandbox_id, j.process_id, j.queued_at, j.started_at, j.finished_at, j.queue_deadline, j.cancel_asked, j.exit_code, j.signal, j.duration, j.cpu_seconds, j.memory_mb_seconds, j.peak_memory_mb, j.disk_mb, j.egress_bytes, j.fault, j.fence, j.lease_owner, j.lease_until, j.not_before, j.version, p.input, p.result FROM jobs j JOIN job_payloads p ON p.job_id = j.id
+SELECT j.id, j.project_id, j.session_id, j.session_shared, j.spec, j.metadata, j.priority, j.status, j.input_key, j.result_key, j.attempt, j.sandbox_id, j.process_id, j.queued_at, j.started_at, j.finished_at, j.queue_deadline, j.cancel_asked, j.exit_code, j.signal, j.duration, j.cpu_seconds, j.memory_mb_seconds, j.peak_memory_mb, j.disk_mb, j.egress_bytes, j.fault, j.fence, j.lease_owner, j.lease_until, j.not_before, j.version, j.created_by, j.traceparent, j.stdout_bytes, j.stderr_bytes, p.input, p.result FROM jobs j JOIN job_payloads p ON p.job_id = j.id
 WHERE j.status = 'queued' AND j.queue_deadline <> 0 AND j.queue_deadline <= ?1 AND j.lease_until <= ?1
 ORDER BY j.queue_deadline LIMIT ?2
 `
@@ -113,6 +113,10 @@ func (q *Queries) ExpiredJobs(ctx context.Context, arg ExpiredJobsParams) ([]Exp
 			&i.Job.LeaseUntil,
 			&i.Job.NotBefore,
 			&i.Job.Version,
+			&i.Job.CreatedBy,
+			&i.Job.Traceparent,
+			&i.Job.StdoutBytes,
+			&i.Job.StderrBytes,
 			&i.Input,
 			&i.Result,
 		); err != nil {
@@ -134,8 +138,8 @@ INSERT INTO jobs (
     id, project_id, session_id, session_shared, spec, metadata, priority, status, input_key, result_key,
     attempt, sandbox_id, process_id, queued_at, started_at, finished_at, queue_deadline, cancel_asked,
     exit_code, signal, duration, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, fault,
-    fence, lease_owner, lease_until, not_before, version
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    fence, lease_owner, lease_until, not_before, version, created_by, traceparent, stdout_bytes, stderr_bytes
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertJobParams struct {
@@ -171,6 +175,10 @@ type InsertJobParams struct {
 	LeaseUntil      int64
 	NotBefore       int64
 	Version         int64
+	CreatedBy       string
+	Traceparent     string
+	StdoutBytes     int64
+	StderrBytes     int64
 }
 
 func (q *Queries) InsertJob(ctx context.Context, arg InsertJobParams) error {
@@ -207,6 +215,10 @@ func (q *Queries) InsertJob(ctx context.Context, arg InsertJobParams) error {
 		arg.LeaseUntil,
 		arg.NotBefore,
 		arg.Version,
+		arg.CreatedBy,
+		arg.Traceparent,
+		arg.StdoutBytes,
+		arg.StderrBytes,
 	)
 	return err
 }
@@ -227,7 +239,7 @@ func (q *Queries) InsertJobPayload(ctx context.Context, arg InsertJobPayloadPara
 }
 
 const job = `-- name: Job :one
-SELECT j.id, j.project_id, j.session_id, j.session_shared, j.spec, j.metadata, j.priority, j.status, j.input_key, j.result_key, j.attempt, j.sandbox_id, j.process_id, j.queued_at, j.started_at, j.finished_at, j.queue_deadline, j.cancel_asked, j.exit_code, j.signal, j.duration, j.cpu_seconds, j.memory_mb_seconds, j.peak_memory_mb, j.disk_mb, j.egress_bytes, j.fault, j.fence, j.lease_owner, j.lease_until, j.not_before, j.version, p.input, p.result FROM jobs j JOIN job_payloads p ON p.job_id = j.id WHERE j.id = ?
+SELECT j.id, j.project_id, j.session_id, j.session_shared, j.spec, j.metadata, j.priority, j.status, j.input_key, j.result_key, j.attempt, j.sandbox_id, j.process_id, j.queued_at, j.started_at, j.finished_at, j.queue_deadline, j.cancel_asked, j.exit_code, j.signal, j.duration, j.cpu_seconds, j.memory_mb_seconds, j.peak_memory_mb, j.disk_mb, j.egress_bytes, j.fault, j.fence, j.lease_owner, j.lease_until, j.not_before, j.version, j.created_by, j.traceparent, j.stdout_bytes, j.stderr_bytes, p.input, p.result FROM jobs j JOIN job_payloads p ON p.job_id = j.id WHERE j.id = ?
 `
 
 type JobRow struct {
@@ -272,6 +284,10 @@ func (q *Queries) Job(ctx context.Context, id string) (JobRow, error) {
 		&i.Job.LeaseUntil,
 		&i.Job.NotBefore,
 		&i.Job.Version,
+		&i.Job.CreatedBy,
+		&i.Job.Traceparent,
+		&i.Job.StdoutBytes,
+		&i.Job.StderrBytes,
 		&i.Input,
 		&i.Result,
 	)
@@ -290,7 +306,7 @@ func (q *Queries) JobInput(ctx context.Context, jobID string) ([]byte, error) {
 }
 
 const oldJobs = `-- name: OldJobs :many
-SELECT j.id, j.project_id, j.session_id, j.session_shared, j.spec, j.metadata, j.priority, j.status, j.input_key, j.result_key, j.attempt, j.sandbox_id, j.process_id, j.queued_at, j.started_at, j.finished_at, j.queue_deadline, j.cancel_asked, j.exit_code, j.signal, j.duration, j.cpu_seconds, j.memory_mb_seconds, j.peak_memory_mb, j.disk_mb, j.egress_bytes, j.fault, j.fence, j.lease_owner, j.lease_until, j.not_before, j.version, p.input, p.result FROM jobs j JOIN job_payloads p ON p.job_id = j.id
+SELECT j.id, j.project_id, j.session_id, j.session_shared, j.spec, j.metadata, j.priority, j.status, j.input_key, j.result_key, j.attempt, j.sandbox_id, j.process_id, j.queued_at, j.started_at, j.finished_at, j.queue_deadline, j.cancel_asked, j.exit_code, j.signal, j.duration, j.cpu_seconds, j.memory_mb_seconds, j.peak_memory_mb, j.disk_mb, j.egress_bytes, j.fault, j.fence, j.lease_owner, j.lease_until, j.not_before, j.version, j.created_by, j.traceparent, j.stdout_bytes, j.stderr_bytes, p.input, p.result FROM jobs j JOIN job_payloads p ON p.job_id = j.id
 WHERE j.finished_at <> 0 AND j.finished_at < ?1
 ORDER BY j.finished_at LIMIT ?2
 `
@@ -348,6 +364,10 @@ func (q *Queries) OldJobs(ctx context.Context, arg OldJobsParams) ([]OldJobsRow,
 			&i.Job.LeaseUntil,
 			&i.Job.NotBefore,
 			&i.Job.Version,
+			&i.Job.CreatedBy,
+			&i.Job.Traceparent,
+			&i.Job.StdoutBytes,
+			&i.Job.StderrBytes,
 			&i.Input,
 			&i.Result,
 		); err != nil {
@@ -399,8 +419,8 @@ UPDATE jobs SET
     queue_deadline = ?12, cancel_asked = ?13, exit_code = ?14, signal = ?15, duration = ?16,
     cpu_seconds = ?17, memory_mb_seconds = ?18, peak_memory_mb = ?19, disk_mb = ?20,
     egress_bytes = ?21, fault = ?22, fence = ?23, lease_owner = ?24, lease_until = ?25,
-    not_before = ?26, version = ?27 + 1
-WHERE id = ?28 AND version = ?27
+    not_before = ?26, stdout_bytes = ?27, stderr_bytes = ?28, version = ?29 + 1
+WHERE id = ?30 AND version = ?29
 `
 
 type UpdateJobParams struct {
@@ -430,6 +450,8 @@ type UpdateJobParams struct {
 	LeaseOwner      string
 	LeaseUntil      int64
 	NotBefore       int64
+	StdoutBytes     int64
+	StderrBytes     int64
 	Version         interface{}
 	ID              string
 }
@@ -462,6 +484,8 @@ func (q *Queries) UpdateJob(ctx context.Context, arg UpdateJobParams) (int64, er
 		arg.LeaseOwner,
 		arg.LeaseUntil,
 		arg.NotBefore,
+		arg.StdoutBytes,
+		arg.StderrBytes,
 		arg.Version,
 		arg.ID,
 	)

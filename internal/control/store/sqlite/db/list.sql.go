@@ -10,7 +10,7 @@ import (
 )
 
 const listNewestFirst = `-- name: ListNewestFirst :many
-SELECT s.id, s.project_id, s.spec, s.metadata, s.cpu, s.memory_mb, s.disk_gb, s.status, s.status_reason, s.detail, s.worker_id, s.created_at, s.ready_at, s.expires_at, s.last_active_at, s.paused_at, s.ended_at, s.ttl_left, s.queue_deadline, s.create_queue_ms, s.create_schedule_ms, s.create_boot_ms, s.create_total_ms, s.cpu_seconds, s.memory_mb_seconds, s.peak_memory_mb, s.disk_mb, s.egress_bytes, s.op, s.attempt, s.lease_owner, s.lease_until, s.not_before, s.failure_count, s.version, s.session_id, s.session_shared, s.managed_by, s.near_worker FROM sandboxes s
+SELECT s.id, s.project_id, s.spec, s.metadata, s.cpu, s.memory_mb, s.disk_gb, s.status, s.status_reason, s.detail, s.worker_id, s.created_at, s.ready_at, s.expires_at, s.last_active_at, s.paused_at, s.ended_at, s.ttl_left, s.queue_deadline, s.create_queue_ms, s.create_schedule_ms, s.create_boot_ms, s.create_total_ms, s.cpu_seconds, s.memory_mb_seconds, s.peak_memory_mb, s.disk_mb, s.egress_bytes, s.op, s.attempt, s.lease_owner, s.lease_until, s.not_before, s.failure_count, s.version, s.session_id, s.session_shared, s.managed_by, s.near_worker, s.accounted_at, s.created_by, s.traceparent FROM sandboxes s
 WHERE s.project_id = ?1 AND s.created_at > ?2
   AND (s.created_at < ?3 OR (s.created_at = ?3 AND s.id < ?4))
   AND (CAST(?5 AS INTEGER) <> 0 OR s.managed_by = '') AND (CAST(?6 AS TEXT) = '' OR s.session_id = CAST(?6 AS TEXT))
@@ -94,6 +94,9 @@ func (q *Queries) ListNewestFirst(ctx context.Context, arg ListNewestFirstParams
 			&i.SessionShared,
 			&i.ManagedBy,
 			&i.NearWorker,
+			&i.AccountedAt,
+			&i.CreatedBy,
+			&i.Traceparent,
 		); err != nil {
 			return nil, err
 		}
@@ -109,7 +112,7 @@ func (q *Queries) ListNewestFirst(ctx context.Context, arg ListNewestFirstParams
 }
 
 const listOldestFirst = `-- name: ListOldestFirst :many
-SELECT s.id, s.project_id, s.spec, s.metadata, s.cpu, s.memory_mb, s.disk_gb, s.status, s.status_reason, s.detail, s.worker_id, s.created_at, s.ready_at, s.expires_at, s.last_active_at, s.paused_at, s.ended_at, s.ttl_left, s.queue_deadline, s.create_queue_ms, s.create_schedule_ms, s.create_boot_ms, s.create_total_ms, s.cpu_seconds, s.memory_mb_seconds, s.peak_memory_mb, s.disk_mb, s.egress_bytes, s.op, s.attempt, s.lease_owner, s.lease_until, s.not_before, s.failure_count, s.version, s.session_id, s.session_shared, s.managed_by, s.near_worker FROM sandboxes s
+SELECT s.id, s.project_id, s.spec, s.metadata, s.cpu, s.memory_mb, s.disk_gb, s.status, s.status_reason, s.detail, s.worker_id, s.created_at, s.ready_at, s.expires_at, s.last_active_at, s.paused_at, s.ended_at, s.ttl_left, s.queue_deadline, s.create_queue_ms, s.create_schedule_ms, s.create_boot_ms, s.create_total_ms, s.cpu_seconds, s.memory_mb_seconds, s.peak_memory_mb, s.disk_mb, s.egress_bytes, s.op, s.attempt, s.lease_owner, s.lease_until, s.not_before, s.failure_count, s.version, s.session_id, s.session_shared, s.managed_by, s.near_worker, s.accounted_at, s.created_by, s.traceparent FROM sandboxes s
 WHERE s.project_id = ?1 AND s.created_at > ?2
   AND (s.created_at > ?3 OR (s.created_at = ?3 AND s.id > ?4))
   AND (CAST(?5 AS INTEGER) <> 0 OR s.managed_by = '') AND (CAST(?6 AS TEXT) = '' OR s.session_id = CAST(?6 AS TEXT))
@@ -191,6 +194,9 @@ func (q *Queries) ListOldestFirst(ctx context.Context, arg ListOldestFirstParams
 			&i.SessionShared,
 			&i.ManagedBy,
 			&i.NearWorker,
+			&i.AccountedAt,
+			&i.CreatedBy,
+			&i.Traceparent,
 		); err != nil {
 			return nil, err
 		}

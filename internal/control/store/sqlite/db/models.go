@@ -20,6 +20,21 @@ type ApiKey struct {
 	RevokedAt int64
 }
 
+type Audit struct {
+	Seq        int64
+	At         int64
+	ProjectID  string
+	KeyID      string
+	Action     string
+	Object     string
+	Status     int64
+	Reason     string
+	RequestID  string
+	TraceID    string
+	RemoteAddr string
+	UserAgent  string
+}
+
 type Event struct {
 	Seq       int64
 	SandboxID string
@@ -27,6 +42,8 @@ type Event struct {
 	Type      string
 	At        int64
 	Data      string
+	JobID     string
+	SessionID string
 }
 
 type IdempotencyKey struct {
@@ -73,6 +90,10 @@ type Job struct {
 	LeaseUntil      int64
 	NotBefore       int64
 	Version         int64
+	CreatedBy       string
+	Traceparent     string
+	StdoutBytes     int64
+	StderrBytes     int64
 }
 
 type JobPayload struct {
@@ -99,6 +120,31 @@ type Project struct {
 	ID        string
 	Name      string
 	CreatedAt int64
+}
+
+type Record struct {
+	Seq          int64
+	ProjectID    string
+	ID           string
+	Kind         string
+	KeyID        string
+	SandboxID    string
+	SessionID    string
+	Name         string
+	Command      string
+	Language     string
+	Outcome      string
+	Ok           int64
+	ExitCode     sql.NullInt64
+	Signal       string
+	StartedAt    int64
+	EndedAt      int64
+	Duration     int64
+	StdoutBytes  int64
+	StderrBytes  int64
+	CpuSeconds   float64
+	PeakMemoryMb int64
+	TraceID      string
 }
 
 type Sandbox struct {
@@ -141,6 +187,9 @@ type Sandbox struct {
 	SessionShared    int64
 	ManagedBy        string
 	NearWorker       string
+	AccountedAt      int64
+	CreatedBy        string
+	Traceparent      string
 }
 
 type ServerSecret struct {
@@ -166,6 +215,7 @@ type Session struct {
 	ArchiveDigest string
 	ArchiveBytes  int64
 	Version       int64
+	CreatedBy     string
 }
 
 type Ticket struct {
@@ -174,6 +224,26 @@ type Ticket struct {
 	Method    string
 	Url       string
 	ExpiresAt int64
+}
+
+type Total struct {
+	Name  string
+	Value int64
+}
+
+type UsageDay struct {
+	Seq                      int64
+	ProjectID                string
+	SandboxID                string
+	Day                      int64
+	RunningSeconds           float64
+	PausedSeconds            float64
+	CpuSeconds               float64
+	MemoryMbSeconds          float64
+	AllocatedCpuSeconds      float64
+	AllocatedMemoryMbSeconds float64
+	AllocatedDiskGbSeconds   float64
+	EgressBytes              int64
 }
 
 type Worker struct {

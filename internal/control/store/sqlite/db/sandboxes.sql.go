@@ -9,6 +9,43 @@ import (
 	"context"
 )
 
+const accounted = `-- name: Accounted :one
+SELECT project_id, status, cpu, memory_mb, disk_gb, last_active_at, accounted_at, cpu_seconds, memory_mb_seconds, egress_bytes
+FROM sandboxes WHERE id = ? AND ended_at = 0
+`
+
+type AccountedRow struct {
+	ProjectID       string
+	Status          string
+	Cpu             float64
+	MemoryMb        int64
+	DiskGb          float64
+	LastActiveAt    int64
+	AccountedAt     int64
+	CpuSeconds      float64
+	MemoryMbSeconds float64
+	EgressBytes     int64
+}
+
+// What of a row that has not ended its usage is accrued from.
+func (q *Queries) Accounted(ctx context.Context, id string) (AccountedRow, error) {
+	row := q.db.QueryRowContext(ctx, accounted, id)
+	var i AccountedRow
+	err := row.Scan(
+		&i.ProjectID,
+		&i.Status,
+		&i.Cpu,
+		&i.MemoryMb,
+		&i.DiskGb,
+		&i.LastActiveAt,
+		&i.AccountedAt,
+		&i.CpuSeconds,
+		&i.MemoryMbSeconds,
+		&i.EgressBytes,
+	)
+	return i, err
+}
+
 const countActive = `-- name: CountActive :one
 SELECT count(*) FROM sandboxes WHERE project_id = ? AND ended_at = 0 AND status <> 'TERMINATING' AND managed_by = ''
 `
@@ -32,7 +69,7 @@ func (q *Queries) CountQueued(ctx context.Context) (int64, error) {
 }
 
 const dueSandboxes = `-- name: DueSandboxes :many
-SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker FROM sandboxes
+SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker, accounted_at, created_by, traceparent FROM sandboxes
 WHERE op <> '' AND op IN (SELECT o.value FROM json_each(CAST(?1 AS TEXT)) o) AND not_before <= ?2 AND lease_until <= ?2
 ORDER BY created_at, id LIMIT ?3
 `
@@ -92,6 +129,9 @@ func (q *Queries) DueSandboxes(ctx context.Context, arg DueSandboxesParams) ([]S
 			&i.SessionShared,
 			&i.ManagedBy,
 			&i.NearWorker,
+			&i.AccountedAt,
+			&i.CreatedBy,
+			&i.Traceparent,
 		); err != nil {
 			return nil, err
 		}
@@ -113,8 +153,8 @@ INSERT INTO sandboxes (
     create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms,
     cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes,
     op, attempt, lease_owner, lease_until, not_before, failure_count, version,
-    session_id, session_shared, managed_by, near_worker
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    session_id, session_shared, managed_by, near_worker, accounted_at, created_by, traceparent
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertSandboxParams struct {
@@ -157,6 +197,9 @@ type InsertSandboxParams struct {
 	SessionShared    int64
 	ManagedBy        string
 	NearWorker       string
+	AccountedAt      int64
+	CreatedBy        string
+	Traceparent      string
 }
 
 func (q *Queries) InsertSandbox(ctx context.Context, arg InsertSandboxParams) error {
@@ -200,12 +243,15 @@ func (q *Queries) InsertSandbox(ctx context.Context, arg InsertSandboxParams) er
 		arg.SessionShared,
 		arg.ManagedBy,
 		arg.NearWorker,
+		arg.AccountedAt,
+		arg.CreatedBy,
+		arg.Traceparent,
 	)
 	return err
 }
 
 const liveSandboxes = `-- name: LiveSandboxes :many
-SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker FROM sandboxes WHERE ended_at = 0 ORDER BY created_at, id
+SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker, accounted_at, created_by, traceparent FROM sandboxes WHERE ended_at = 0 ORDER BY created_at, id
 `
 
 func (q *Queries) LiveSandboxes(ctx context.Context) ([]Sandbox, error) {
@@ -257,6 +303,9 @@ func (q *Queries) LiveSandboxes(ctx context.Context) ([]Sandbox, error) {
 			&i.SessionShared,
 			&i.ManagedBy,
 			&i.NearWorker,
+			&i.AccountedAt,
+			&i.CreatedBy,
+			&i.Traceparent,
 		); err != nil {
 			return nil, err
 		}
@@ -328,7 +377,7 @@ func (q *Queries) RenewLease(ctx context.Context, arg RenewLeaseParams) (int64, 
 }
 
 const sandbox = `-- name: Sandbox :one
-SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker FROM sandboxes WHERE id = ?
+SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker, accounted_at, created_by, traceparent FROM sandboxes WHERE id = ?
 `
 
 func (q *Queries) Sandbox(ctx context.Context, id string) (Sandbox, error) {
@@ -374,6 +423,9 @@ func (q *Queries) Sandbox(ctx context.Context, id string) (Sandbox, error) {
 		&i.SessionShared,
 		&i.ManagedBy,
 		&i.NearWorker,
+		&i.AccountedAt,
+		&i.CreatedBy,
+		&i.Traceparent,
 	)
 	return i, err
 }
@@ -393,8 +445,9 @@ const touchSandbox = `-- name: TouchSandbox :exec
 UPDATE sandboxes SET
     last_active_at = max(last_active_at, CAST(?1 AS INTEGER)), cpu_seconds = max(cpu_seconds, CAST(?2 AS REAL)),
     memory_mb_seconds = max(memory_mb_seconds, CAST(?3 AS REAL)), peak_memory_mb = max(peak_memory_mb, CAST(?4 AS INTEGER)),
-    disk_mb = ?5, egress_bytes = max(egress_bytes, CAST(?6 AS INTEGER))
-WHERE id = ?7 AND ended_at = 0
+    disk_mb = ?5, egress_bytes = max(egress_bytes, CAST(?6 AS INTEGER)),
+    accounted_at = max(accounted_at, CAST(?7 AS INTEGER))
+WHERE id = ?8 AND ended_at = 0
 `
 
 type TouchSandboxParams struct {
@@ -404,6 +457,7 @@ type TouchSandboxParams struct {
 	PeakMemoryMb    int64
 	DiskMb          int64
 	EgressBytes     int64
+	AccountedAt     int64
 	ID              string
 }
 
@@ -415,6 +469,7 @@ func (q *Queries) TouchSandbox(ctx context.Context, arg TouchSandboxParams) erro
 		arg.PeakMemoryMb,
 		arg.DiskMb,
 		arg.EgressBytes,
+		arg.AccountedAt,
 		arg.ID,
 	)
 	return err
@@ -429,8 +484,9 @@ UPDATE sandboxes SET
     create_total_ms = ?17, cpu_seconds = ?18, memory_mb_seconds = ?19,
     peak_memory_mb = ?20, disk_mb = ?21, egress_bytes = ?22,
     op = ?23, attempt = ?24, lease_owner = ?25, lease_until = ?26, not_before = ?27,
-    failure_count = ?28, near_worker = ?29, version = ?30 + 1
-WHERE id = ?31 AND version = ?30
+    failure_count = ?28, near_worker = ?29, accounted_at = ?30,
+    traceparent = ?31, version = ?32 + 1
+WHERE id = ?33 AND version = ?32
 `
 
 type UpdateSandboxParams struct {
@@ -463,6 +519,8 @@ type UpdateSandboxParams struct {
 	NotBefore        int64
 	FailureCount     int64
 	NearWorker       string
+	AccountedAt      int64
+	Traceparent      string
 	Version          interface{}
 	ID               string
 }
@@ -498,6 +556,8 @@ func (q *Queries) UpdateSandbox(ctx context.Context, arg UpdateSandboxParams) (i
 		arg.NotBefore,
 		arg.FailureCount,
 		arg.NearWorker,
+		arg.AccountedAt,
+		arg.Traceparent,
 		arg.Version,
 		arg.ID,
 	)

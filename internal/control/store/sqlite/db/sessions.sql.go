@@ -21,7 +21,7 @@ func (q *Queries) CountSessions(ctx context.Context, projectID string) (int64, e
 }
 
 const dueSessions = `-- name: DueSessions :many
-SELECT s.id, s.project_id, s.name, s.metadata, s.status, s.status_reason, s.disk_gb, s.ttl, s.worker_id, s.created_at, s.last_used_at, s.expires_at, s.ended_at, s.archive_key, s.archive_digest, s.archive_bytes, s.version FROM sessions s
+SELECT s.id, s.project_id, s.name, s.metadata, s.status, s.status_reason, s.disk_gb, s.ttl, s.worker_id, s.created_at, s.last_used_at, s.expires_at, s.ended_at, s.archive_key, s.archive_digest, s.archive_bytes, s.version, s.created_by FROM sessions s
 WHERE s.ended_at = 0 AND (s.status IN ('deleting', 'archiving', 'restoring')
     OR ((s.expires_at <= ?1 OR (s.status = 'active' AND s.worker_id <> '' AND s.last_used_at < ?2))
         AND NOT EXISTS (SELECT 1 FROM sandboxes u WHERE u.session_id = s.id AND u.session_id <> '' AND u.ended_at = 0 AND u.managed_by <> s.id)
@@ -64,6 +64,7 @@ func (q *Queries) DueSessions(ctx context.Context, arg DueSessionsParams) ([]Ses
 			&i.ArchiveDigest,
 			&i.ArchiveBytes,
 			&i.Version,
+			&i.CreatedBy,
 		); err != nil {
 			return nil, err
 		}
@@ -81,8 +82,8 @@ func (q *Queries) DueSessions(ctx context.Context, arg DueSessionsParams) ([]Ses
 const insertSession = `-- name: InsertSession :exec
 INSERT INTO sessions (
     id, project_id, name, metadata, status, status_reason, disk_gb, ttl, worker_id, created_at, last_used_at, expires_at, ended_at,
-    archive_key, archive_digest, archive_bytes, version
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    archive_key, archive_digest, archive_bytes, version, created_by
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 `
 
 type InsertSessionParams struct {
@@ -103,6 +104,7 @@ type InsertSessionParams struct {
 	ArchiveDigest string
 	ArchiveBytes  int64
 	Version       int64
+	CreatedBy     string
 }
 
 func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) error {
@@ -124,12 +126,13 @@ func (q *Queries) InsertSession(ctx context.Context, arg InsertSessionParams) er
 		arg.ArchiveDigest,
 		arg.ArchiveBytes,
 		arg.Version,
+		arg.CreatedBy,
 	)
 	return err
 }
 
 const listSessionsNewestFirst = `-- name: ListSessionsNewestFirst :many
-SELECT s.id, s.project_id, s.name, s.metadata, s.status, s.status_reason, s.disk_gb, s.ttl, s.worker_id, s.created_at, s.last_used_at, s.expires_at, s.ended_at, s.archive_key, s.archive_digest, s.archive_bytes, s.version FROM sessions s
+SELECT s.id, s.project_id, s.name, s.metadata, s.status, s.status_reason, s.disk_gb, s.ttl, s.worker_id, s.created_at, s.last_used_at, s.expires_at, s.ended_at, s.archive_key, s.archive_digest, s.archive_bytes, s.version, s.created_by FROM sessions s
 WHERE s.project_id = ?1 AND s.created_at > ?2
   AND (s.created_at < ?3 OR (s.created_at = ?3 AND s.id < ?4))
   AND (CAST(?5 AS TEXT) = '' OR s.name = CAST(?5 AS TEXT))
@@ -188,6 +191,7 @@ func (q *Queries) ListSessionsNewestFirst(ctx context.Context, arg ListSessionsN
 			&i.ArchiveDigest,
 			&i.ArchiveBytes,
 			&i.Version,
+			&i.CreatedBy,
 		); err != nil {
 			return nil, err
 		}
@@ -203,7 +207,7 @@ func (q *Queries) ListSessionsNewestFirst(ctx context.Context, arg ListSessionsN
 }
 
 const listSessionsOldestFirst = `-- name: ListSessionsOldestFirst :many
-SELECT s.id, s.project_id, s.name, s.metadata, s.status, s.status_reason, s.disk_gb, s.ttl, s.worker_id, s.created_at, s.last_used_at, s.expires_at, s.ended_at, s.archive_key, s.archive_digest, s.archive_bytes, s.version FROM sessions s
+SELECT s.id, s.project_id, s.name, s.metadata, s.status, s.status_reason, s.disk_gb, s.ttl, s.worker_id, s.created_at, s.last_used_at, s.expires_at, s.ended_at, s.archive_key, s.archive_digest, s.archive_bytes, s.version, s.created_by FROM sessions s
 WHERE s.project_id = ?1 AND s.created_at > ?2
   AND (s.created_at > ?3 OR (s.created_at = ?3 AND s.id > ?4))
   AND (CAST(?5 AS TEXT) = '' OR s.name = CAST(?5 AS TEXT))
@@ -261,6 +265,7 @@ func (q *Queries) ListSessionsOldestFirst(ctx context.Context, arg ListSessionsO
 			&i.ArchiveDigest,
 			&i.ArchiveBytes,
 			&i.Version,
+			&i.CreatedBy,
 		); err != nil {
 			return nil, err
 		}
@@ -295,7 +300,7 @@ func (q *Queries) PurgeSessions(ctx context.Context, arg PurgeSessionsParams) (i
 }
 
 const session = `-- name: Session :one
-SELECT id, project_id, name, metadata, status, status_reason, disk_gb, ttl, worker_id, created_at, last_used_at, expires_at, ended_at, archive_key, archive_digest, archive_bytes, version FROM sessions WHERE id = ?
+SELECT id, project_id, name, metadata, status, status_reason, disk_gb, ttl, worker_id, created_at, last_used_at, expires_at, ended_at, archive_key, archive_digest, archive_bytes, version, created_by FROM sessions WHERE id = ?
 `
 
 func (q *Queries) Session(ctx context.Context, id string) (Session, error) {
@@ -319,6 +324,7 @@ func (q *Queries) Session(ctx context.Context, id string) (Session, error) {
 		&i.ArchiveDigest,
 		&i.ArchiveBytes,
 		&i.Version,
+		&i.CreatedBy,
 	)
 	return i, err
 }
@@ -340,7 +346,7 @@ func (q *Queries) SessionOfName(ctx context.Context, arg SessionOfNameParams) (s
 }
 
 const sessionUsers = `-- name: SessionUsers :many
-SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker FROM sandboxes WHERE session_id = ? AND session_id <> '' AND ended_at = 0 ORDER BY created_at, id
+SELECT id, project_id, spec, metadata, cpu, memory_mb, disk_gb, status, status_reason, detail, worker_id, created_at, ready_at, expires_at, last_active_at, paused_at, ended_at, ttl_left, queue_deadline, create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, op, attempt, lease_owner, lease_until, not_before, failure_count, version, session_id, session_shared, managed_by, near_worker, accounted_at, created_by, traceparent FROM sandboxes WHERE session_id = ? AND session_id <> '' AND ended_at = 0 ORDER BY created_at, id
 `
 
 func (q *Queries) SessionUsers(ctx context.Context, sessionID string) ([]Sandbox, error) {
@@ -392,6 +398,9 @@ func (q *Queries) SessionUsers(ctx context.Context, sessionID string) ([]Sandbox
 			&i.SessionShared,
 			&i.ManagedBy,
 			&i.NearWorker,
+			&i.AccountedAt,
+			&i.CreatedBy,
+			&i.Traceparent,
 		); err != nil {
 			return nil, err
 		}

@@ -3,8 +3,8 @@ INSERT INTO jobs (
     id, project_id, session_id, session_shared, spec, metadata, priority, status, input_key, result_key,
     attempt, sandbox_id, process_id, queued_at, started_at, finished_at, queue_deadline, cancel_asked,
     exit_code, signal, duration, cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes, fault,
-    fence, lease_owner, lease_until, not_before, version
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    fence, lease_owner, lease_until, not_before, version, created_by, traceparent, stdout_bytes, stderr_bytes
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: InsertJobPayload :exec
 INSERT INTO job_payloads (job_id, input, result) VALUES (?, ?, ?);
@@ -22,7 +22,7 @@ UPDATE jobs SET
     queue_deadline = @queue_deadline, cancel_asked = @cancel_asked, exit_code = @exit_code, signal = @signal, duration = @duration,
     cpu_seconds = @cpu_seconds, memory_mb_seconds = @memory_mb_seconds, peak_memory_mb = @peak_memory_mb, disk_mb = @disk_mb,
     egress_bytes = @egress_bytes, fault = @fault, fence = @fence, lease_owner = @lease_owner, lease_until = @lease_until,
-    not_before = @not_before, version = @version + 1
+    not_before = @not_before, stdout_bytes = @stdout_bytes, stderr_bytes = @stderr_bytes, version = @version + 1
 WHERE id = @id AND version = @version;
 
 -- name: SetJobResult :exec

@@ -5,8 +5,8 @@ INSERT INTO sandboxes (
     create_queue_ms, create_schedule_ms, create_boot_ms, create_total_ms,
     cpu_seconds, memory_mb_seconds, peak_memory_mb, disk_mb, egress_bytes,
     op, attempt, lease_owner, lease_until, not_before, failure_count, version,
-    session_id, session_shared, managed_by, near_worker
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    session_id, session_shared, managed_by, near_worker, accounted_at, created_by, traceparent
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: SandboxExists :one
 SELECT EXISTS (SELECT 1 FROM sandboxes WHERE id = ?);
@@ -26,7 +26,8 @@ UPDATE sandboxes SET
     create_total_ms = @create_total_ms, cpu_seconds = @cpu_seconds, memory_mb_seconds = @memory_mb_seconds,
     peak_memory_mb = @peak_memory_mb, disk_mb = @disk_mb, egress_bytes = @egress_bytes,
     op = @op, attempt = @attempt, lease_owner = @lease_owner, lease_until = @lease_until, not_before = @not_before,
-    failure_count = @failure_count, near_worker = @near_worker, version = @version + 1
+    failure_count = @failure_count, near_worker = @near_worker, accounted_at = @accounted_at,
+    traceparent = @traceparent, version = @version + 1
 WHERE id = @id AND version = @version;
 
 -- name: CountActive :one
@@ -47,11 +48,17 @@ WHERE id = @id AND attempt = @attempt AND lease_owner = @lease_owner;
 -- name: ReleaseOtherLeases :execrows
 UPDATE sandboxes SET lease_owner = '', lease_until = 0 WHERE op <> '' AND lease_owner <> '' AND lease_owner <> @owner;
 
+-- name: Accounted :one
+-- What of a row that has not ended its usage is accrued from.
+SELECT project_id, status, cpu, memory_mb, disk_gb, last_active_at, accounted_at, cpu_seconds, memory_mb_seconds, egress_bytes
+FROM sandboxes WHERE id = ? AND ended_at = 0;
+
 -- name: TouchSandbox :exec
 UPDATE sandboxes SET
     last_active_at = max(last_active_at, CAST(@last_active_at AS INTEGER)), cpu_seconds = max(cpu_seconds, CAST(@cpu_seconds AS REAL)),
     memory_mb_seconds = max(memory_mb_seconds, CAST(@memory_mb_seconds AS REAL)), peak_memory_mb = max(peak_memory_mb, CAST(@peak_memory_mb AS INTEGER)),
-    disk_mb = @disk_mb, egress_bytes = max(egress_bytes, CAST(@egress_bytes AS INTEGER))
+    disk_mb = @disk_mb, egress_bytes = max(egress_bytes, CAST(@egress_bytes AS INTEGER)),
+    accounted_at = max(accounted_at, CAST(@accounted_at AS INTEGER))
 WHERE id = @id AND ended_at = 0;
 
 -- name: PurgeSandboxes :execrows

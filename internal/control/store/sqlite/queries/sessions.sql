@@ -1,8 +1,8 @@
 -- name: InsertSession :exec
 INSERT INTO sessions (
     id, project_id, name, metadata, status, status_reason, disk_gb, ttl, worker_id, created_at, last_used_at, expires_at, ended_at,
-    archive_key, archive_digest, archive_bytes, version
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+    archive_key, archive_digest, archive_bytes, version, created_by
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: Session :one
 SELECT * FROM sessions WHERE id = ?;
