@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -154,6 +155,13 @@ func (n *Nodes) Available(worker cay.ID) bool {
 	n.mu.RLock()
 	defer n.mu.RUnlock()
 	return n.live[worker] != nil
+}
+
+// Live are the workers that are connected and have adopted their sandboxes; changed is closed once that may no longer be so.
+func (n *Nodes) Live() (workers []cay.ID, changed <-chan struct{}) {
+	n.mu.RLock()
+	defer n.mu.RUnlock()
+	return slices.Sorted(maps.Keys(n.live)), n.changed
 }
 
 // For returns a client for the worker. While the worker is away or adopts, it waits for a while, then answers cay.Unavailable. Errors
