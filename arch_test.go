@@ -35,6 +35,7 @@ var allowed = map[string][]string{
 	"internal/control/nodes":     {"internal/observe/tracing", ".", "internal/wire/noderpc", "internal/wire/nodev1"},
 	"internal/control/ports":     {"."},
 	"internal/control/scheduler": {"internal/observe/tracing", ".", "internal/wire/noderpc", "internal/wire/nodev1"},
+	"internal/control/scrape":    {"."},
 	"internal/control/sessions":  {"internal/observe/tracing", ".", "internal/wire/noderpc", "internal/wire/nodev1"},
 	"internal/control/store":     {"."},
 	"internal/driver":            {".", "internal/wire"},

@@ -28,6 +28,7 @@ import (
 	"github.com/cayhq/cay/internal/control/nodes"
 	"github.com/cayhq/cay/internal/control/ports"
 	"github.com/cayhq/cay/internal/control/scheduler"
+	"github.com/cayhq/cay/internal/control/scrape"
 	"github.com/cayhq/cay/internal/control/sessions"
 	"github.com/cayhq/cay/internal/control/store/sqlite"
 	"github.com/cayhq/cay/internal/observe"
@@ -52,7 +53,7 @@ const drainTimeout = 10 * time.Second
 // Server runs the control plane until ctx ends. Started by `cay up` it takes its settings, its listener and the pipe for its readiness
 // from there; alone, it reads its own configuration and prints `ready URL` to out.
 func Server(ctx context.Context, c config.Config, fromUp bool, out, errOut io.Writer) error {
-	var listener net.Listener
+	var listener, metrics net.Listener
 	var err error
 	if fromUp {
 		in, err := readInherited()
@@ -63,16 +64,26 @@ func Server(ctx context.Context, c config.Config, fromUp bool, out, errOut io.Wr
 		ready := os.NewFile(4, "ready")
 		defer ready.Close()
 		out = ready
-		socket := os.NewFile(5, "listener")
-		listener, err = net.FileListener(socket)
-		socket.Close()
-		if err != nil {
-			return fmt.Errorf("take over the listener: %w", err)
+		if listener, err = inheritListener(5); err != nil {
+			return err
 		}
-	} else if listener, err = net.Listen("tcp", c.Listen); err != nil {
-		return fmt.Errorf("listen on %s: %w; choose another address with CAY_LISTEN", c.Listen, err)
+		if c.MetricsListen != "" {
+			if metrics, err = inheritListener(6); err != nil {
+				return err
+			}
+		}
+	} else {
+		if listener, err = net.Listen("tcp", c.Listen); err != nil {
+			return fmt.Errorf("listen on %s: %w; choose another address with CAY_LISTEN", c.Listen, err)
+		}
+		if metrics, err = listenForMetrics(ctx, c.MetricsListen, ""); err != nil {
+			return err
+		}
 	}
 	defer listener.Close()
+	if metrics != nil {
+		defer metrics.Close()
+	}
 	log := observe.Logger(errOut, c.LogLevel, c.LogFormat).With("process", "server")
 	observe.TakeStandardLog(log)
 	if err := forgoPrivileges(); err != nil {
@@ -88,7 +99,7 @@ func Server(ctx context.Context, c config.Config, fromUp bool, out, errOut io.Wr
 		return fmt.Errorf("the store is in use: %w", err)
 	}
 	defer lock.Close()
-	return serve(ctx, c, p, listener, log, func() error {
+	return serve(ctx, c, p, listener, metrics, log, func() error {
 		_, err := fmt.Fprintf(out, "ready http://%s\n", reachableAddr(listener.Addr().(*net.TCPAddr)))
 		return err
 	})
@@ -105,8 +116,8 @@ func forgoPrivileges() error {
 }
 
 // serve puts the control plane together. Order: the store, who may come in, the rules, the connections to nodes, the queue, and at
-// last the listener; and the other way round to stop.
-func serve(ctx context.Context, c config.Config, p paths, listener net.Listener, log *slog.Logger, ready func() error) (err error) {
+// last the listener; and the other way round to stop. scrapes is the listener for metrics; nil: none.
+func serve(ctx context.Context, c config.Config, p paths, listener, scrapes net.Listener, log *slog.Logger, ready func() error) (err error) {
 	st, err := sqlite.Open(ctx, p.store())
 	if err != nil {
 		return fmt.Errorf("open the store: %w", err)
@@ -124,11 +135,12 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	}
 	defer func() { err = errors.Join(err, bucket.Close()) }()
 
+	metrics := newRegistry()
 	workers := nodes.New(nodes.DefaultConfig(p.nodeSocket()), st, log)
-	life := lifecycle.New(lifeConfig(c), st, workers, log)
+	life := lifecycle.New(lifeConfig(c, metrics), st, workers, log)
 	volumes := sessions.New(sessionConfig(c), st, life, workers, bucket, log)
-	queue := scheduler.New(queueConfig(c), st, workers, life, volumes, log)
-	programs := jobs.New(jobConfig(c), st, life, workers, bucket, log)
+	queue := scheduler.New(queueConfig(c, metrics), st, workers, life, volumes, log)
+	programs := jobs.New(jobConfig(c, metrics), st, life, workers, bucket, log)
 	if err := life.Start(ctx, queue.Wake); err != nil {
 		return fmt.Errorf("read the sandboxes: %w", err)
 	}
@@ -161,7 +173,6 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	defer programs.Stop()
 
 	proxy := ports.New(portConfig(c, listener.Addr(), log), st, life, workers, keys)
-	metrics := prometheus.NewRegistry()
 	within := inprocess.New(api.MCPPath, log)
 	tools, err := newMCP(within, metrics, log)
 	if err != nil {
@@ -169,7 +180,8 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	}
 	handler, err := api.New(api.Config{
 		Sandboxes: life, Nodes: workers, Auth: keys, Ports: proxy, Jobs: programs, Sessions: volumes, JobCounts: st, Idempotency: st.Idempotency(),
-		MCP: tools, Metrics: metrics, Version: Version, AllowedOrigins: c.Origins, AllowedHosts: c.Hosts, Logger: log,
+		SandboxCounts: sandboxCounts(st), Metrics: metrics, Exposition: scrape.New(metrics, workers, log),
+		MCP: tools, Version: Version, AllowedOrigins: c.Origins, AllowedHosts: c.Hosts, Logger: log,
 	})
 	if err != nil {
 		return err
@@ -181,6 +193,9 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+	if scrapes != nil {
+		defer serveMetrics(handler.MetricsOnly(), scrapes, log)()
 	}
 	failed := make(chan error, 1)
 	go func() { failed <- server.Serve(listener) }()
@@ -207,8 +222,9 @@ func serve(ctx context.Context, c config.Config, p paths, listener net.Listener,
 	return nil
 }
 
-func lifeConfig(c config.Config) lifecycle.Config {
+func lifeConfig(c config.Config, metrics prometheus.Registerer) lifecycle.Config {
 	l := lifecycle.DefaultConfig()
+	l.Metrics = metrics
 	l.MaxCPU = float64(runtime.NumCPU())
 	l.MaxTTL = seconds(c.MaxTTLSeconds)
 	l.MaxSandboxes = c.MaxSandboxesProject
@@ -239,14 +255,15 @@ func portConfig(c config.Config, listener net.Addr, log *slog.Logger) ports.Conf
 	return p
 }
 
-func queueConfig(c config.Config) scheduler.Config {
+func queueConfig(c config.Config, metrics prometheus.Registerer) scheduler.Config {
 	q := scheduler.DefaultConfig()
-	q.Overcommit.CPU = c.CPUOvercommit
+	q.Overcommit.CPU, q.Metrics = c.CPUOvercommit, metrics
 	return q
 }
 
-func jobConfig(c config.Config) jobs.Config {
+func jobConfig(c config.Config, metrics prometheus.Registerer) jobs.Config {
 	j := jobs.DefaultConfig()
+	j.Metrics = metrics
 	if c.JobConcurrency > 0 {
 		j.Concurrency = int(c.JobConcurrency)
 	}

@@ -65,6 +65,10 @@ func Up(ctx context.Context, c config.Config, out, errOut io.Writer) error {
 		return fmt.Errorf("hand over the listener: %w", err)
 	}
 	defer socket.Close()
+	scrapes, err := listenForMetrics(ctx, c.MetricsListen, p.url())
+	if err != nil {
+		return err
+	}
 	url := "http://" + reachableAddr(listener.Addr().(*net.TCPAddr))
 	if err := writeFile(p.url(), []byte(url+"\n"), 0o644); err != nil {
 		return err
@@ -77,6 +81,16 @@ func Up(ctx context.Context, c config.Config, out, errOut io.Writer) error {
 	}
 	defer readyR.Close()
 	defer readyW.Close()
+	files := []*os.File{readyW, socket}
+	if scrapes != nil {
+		defer scrapes.Close()
+		file, err := scrapes.(*net.TCPListener).File()
+		if err != nil {
+			return fmt.Errorf("hand over the listener for metrics: %w", err)
+		}
+		defer file.Close()
+		files = append(files, file)
+	}
 
 	c.BootstrapKey, c.Listen, c.RunDir = key, listener.Addr().String(), p.run
 	serverConf, err := json.Marshal(inherited{Config: c, ServerUID: uid, ServerGID: gid})
@@ -112,7 +126,7 @@ func Up(ctx context.Context, c config.Config, out, errOut io.Writer) error {
 		Ready: ready,
 		Children: []*supervisor.Child{
 			{Name: "node", Args: []string{"node", "--inherited"}, Env: env, UID: -1, Config: nodeConf},
-			{Name: "server", Args: []string{"server", "--inherited"}, Env: serverEnv, UID: uid, GID: gid, Config: serverConf, Files: []*os.File{readyW, socket}},
+			{Name: "server", Args: []string{"server", "--inherited"}, Env: serverEnv, UID: uid, GID: gid, Config: serverConf, Files: files},
 		},
 	}
 	log.Info("starting", "data_dir", c.DataDir, "url", url)
@@ -140,7 +154,8 @@ func listen(ctx context.Context, address, urlFile string) (net.Listener, error) 
 	}
 }
 
-// inherited is what `cay up` gives a child on descriptor 3. A server finds the pipe for its readiness on 4, the listener on 5.
+// inherited is what `cay up` gives a child on descriptor 3. A server finds the pipe for its readiness on 4, the listener on 5, and
+// the one for metrics, where there is one, on 6.
 type inherited struct {
 	config.Config
 	ServerUID, ServerGID int

@@ -32,6 +32,8 @@ type Config struct {
 
 	// JobCounts is what GET /metrics says of jobs. Nil: nothing.
 	JobCounts JobCounts
+	// SandboxCounts is what it says of sandboxes. Nil: nothing.
+	SandboxCounts SandboxCounts
 
 	Version   string // of the build, for GET /v1/info
 	Isolation string // what sandboxes are isolated by; "" is "gvisor"
@@ -43,9 +45,11 @@ type Config struct {
 
 	// Checks are asked by GET /readyz besides the nodes, by name. A check that answers an error says what is not ready.
 	Checks map[string]func(context.Context) error
-	// Metrics is where the API's own metrics are registered and what GET /metrics shows. Nil: a registry of its own.
+	// Metrics is where the API's own metrics are registered. Nil: a registry of its own.
 	Metrics *prometheus.Registry
-	Logger  *slog.Logger // nil: discarded
+	// Exposition is what GET /metrics shows. Nil: Metrics.
+	Exposition prometheus.Gatherer
+	Logger     *slog.Logger // nil: discarded
 
 	// Keepalive is the time between the signs of life on streams: comments, pings. Zero is 15 s.
 	Keepalive time.Duration
@@ -67,6 +71,8 @@ type API struct {
 	execs   *execKeys
 	bodies  *semaphore.Weighted
 	origins map[string]bool
+
+	exposition http.Handler
 
 	mu      sync.Mutex
 	closing chan struct{} // closed by Close
@@ -98,6 +104,9 @@ func build(c Config) (*API, error) {
 	if c.Metrics == nil {
 		c.Metrics = prometheus.NewRegistry()
 	}
+	if c.Exposition == nil {
+		c.Exposition = c.Metrics
+	}
 	origins, err := parseOrigins(c.AllowedOrigins)
 	if err != nil {
 		return nil, err
@@ -111,9 +120,14 @@ func build(c Config) (*API, error) {
 			return nil, fmt.Errorf("api: register metrics of jobs: %w", err)
 		}
 	}
+	if c.SandboxCounts != nil {
+		if err := c.Metrics.Register(newSandboxMetrics(c.SandboxCounts, c.Logger)); err != nil {
+			return nil, fmt.Errorf("api: register metrics of sandboxes: %w", err)
+		}
+	}
 	a := &API{
 		Config: c, metrics: m, execs: newExecKeys(), bodies: semaphore.NewWeighted(maxBodiesInFlight), origins: origins,
-		closing: make(chan struct{}),
+		exposition: metricsHandler(c.Exposition, c.Logger), closing: make(chan struct{}),
 	}
 	mux := http.NewServeMux()
 	doc := a.routes(mux)

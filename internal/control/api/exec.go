@@ -139,6 +139,7 @@ func (x *execution) serve(node nodev1connect.NodeServiceClient, first *nodev1.Pr
 		return err
 	}
 	settle(true)
+	x.a.metrics.running(first, exchangeOf(ctx).began)
 	if x.process == "" || st.GetProcessId() != "" {
 		x.process = cay.ID(st.GetProcessId())
 	}
@@ -300,6 +301,7 @@ func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *nodeStre
 			cause := context.Cause(ctx)
 			if !errors.Is(cause, errClientGone) {
 				d := problem.From(cause, "")
+				a.metrics.told(ctx, cause)
 				_ = e.Error(d.Reason, d.Detail)
 				_ = out.send(e)
 			}
@@ -326,6 +328,7 @@ func (a *API) addEvent(e *streams.SSE, s *nodeStream, m *nodev1.ProcessOutput, o
 	}
 	if failure != nil {
 		d := problem.From(failure, "")
+		a.metrics.told(context.Background(), failure)
 		return true, e.Error(d.Reason, d.Detail)
 	}
 	switch {

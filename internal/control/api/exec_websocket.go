@@ -246,6 +246,7 @@ func (c *conversation) run() {
 	defer cancel(nil)
 	stop := c.a.whenClosing(func() { cancel(errClosing()) })
 	defer stop()
+	begin := time.Now()
 	s, err := open(context.WithoutCancel(c.r.Context()), c.node, c.first)
 	if err != nil {
 		c.endWith(err)
@@ -257,6 +258,7 @@ func (c *conversation) run() {
 		c.endWith(err)
 		return
 	}
+	c.a.metrics.running(c.first, begin)
 	// The reader ends when the connection does, which every way out of here brings about before it waits.
 	inputs := make(chan *nodev1.ProcessInput, 4)
 	left := make(chan error, 1)

@@ -123,6 +123,7 @@ func (a *API) sendFeed(w http.ResponseWriter, r *http.Request, first feedBatch, 
 		if errors.Is(b.err, errClientGone) {
 			return nil
 		}
+		a.metrics.told(ctx, b.err)
 		if done, err := out.sendBatch(feed, b); done || err != nil {
 			return nil //nolint:nilerr // the client is gone, or took nothing for too long: there is nobody to tell
 		}

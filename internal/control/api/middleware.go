@@ -12,7 +12,6 @@ import (
 	"path"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +21,7 @@ import (
 
 // exchange is what the layers know of one request and tell the log.
 type exchange struct {
+	began     time.Time
 	requestID string
 	traceID   string
 	route     string // the pattern, "" when none matched
@@ -104,7 +104,7 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 func (a *API) recorded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
-		x := &exchange{requestID: requestID(r.Header.Get("X-Request-Id")), traceID: traceID(r.Header.Get("traceparent")), origin: OriginOf(r), bodies: a.bodies}
+		x := &exchange{began: begin, requestID: requestID(r.Header.Get("X-Request-Id")), traceID: traceID(r.Header.Get("traceparent")), origin: OriginOf(r), bodies: a.bodies}
 		w := &response{ResponseWriter: rw}
 		w.Header().Set("X-Request-Id", x.requestID)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -123,10 +123,8 @@ func (a *API) record(w *response, r *http.Request, x *exchange, took time.Durati
 	if route == "" {
 		route = "unmatched"
 	}
-	a.metrics.requests.WithLabelValues(route, strconv.Itoa(w.status)).Inc()
-	if w.status != http.StatusSwitchingProtocols {
-		a.metrics.duration.WithLabelValues(route).Observe(took.Seconds())
-	}
+	a.metrics.answered(route, w.status, took)
+	a.metrics.told(r.Context(), x.err)
 	level := slog.LevelInfo
 	if w.status >= 500 && (!x.guest || x.err != nil && cay.ReasonOf(x.err) == cay.Internal) {
 		level = slog.LevelError

@@ -142,6 +142,7 @@ func (a *API) startProcess(w http.ResponseWriter, r *http.Request, in *startProc
 	if err != nil {
 		return err
 	}
+	a.metrics.running(first, exchangeOf(ctx).began)
 	fed := make(chan struct{})
 	if fresh {
 		settle(true)

@@ -49,11 +49,7 @@ func (m *queueMetrics) Collect(out chan<- prometheus.Metric) {
 		m.log.Warn("jobs were not counted for the metrics", "error", err)
 		return
 	}
-	waited := time.Duration(0)
-	if !oldest.IsZero() {
-		waited = max(0, time.Since(oldest))
-	}
 	out <- prometheus.MustNewConstMetric(m.jobs, prometheus.GaugeValue, float64(queued), string(cay.JobQueued))
 	out <- prometheus.MustNewConstMetric(m.jobs, prometheus.GaugeValue, float64(running), string(cay.JobRunning))
-	out <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, waited.Seconds())
+	out <- prometheus.MustNewConstMetric(m.oldest, prometheus.GaugeValue, waitedSince(oldest).Seconds())
 }

@@ -3,53 +3,17 @@ package api
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/cayhq/cay"
 )
 
-// metrics is what the API counts. Labels are patterns and codes, never what a client chooses.
-type metrics struct {
-	requests *prometheus.CounterVec
-	duration *prometheus.HistogramVec
-	inFlight prometheus.Gauge
-	streams  prometheus.Gauge
-	output   prometheus.Counter
-	panics   prometheus.Counter
-}
-
-func newMetrics(r *prometheus.Registry) (*metrics, error) {
-	m := &metrics{
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "cay_http_requests_total", Help: "Requests by route and status."}, []string{"route", "status"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "cay_http_request_duration_seconds", Help: "Time from a request to the end of its answer, without WebSockets.",
-			Buckets: []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 15, 60}}, []string{"route"}),
-		inFlight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "cay_http_requests_in_flight", Help: "Requests that are being answered, streams included."}),
-		streams:  prometheus.NewGauge(prometheus.GaugeOpts{Name: "cay_streams", Help: "Open streams: server-sent events and WebSockets."}),
-		output:   prometheus.NewCounter(prometheus.CounterOpts{Name: "cay_output_bytes_total", Help: "Bytes of process output that were passed on to clients."}),
-		panics:   prometheus.NewCounter(prometheus.CounterOpts{Name: "cay_http_panics_total", Help: "Requests that ended in a panic."}),
-	}
-	for _, c := range []prometheus.Collector{m.requests, m.duration, m.inFlight, m.streams, m.output, m.panics} {
-		if err := r.Register(c); err != nil {
-			return nil, fmt.Errorf("api: register metrics: %w", err)
-		}
-	}
-	return m, nil
-}
-
 type nothing struct{}
-
-func (a *API) showMetrics(w http.ResponseWriter, r *http.Request, _ *nothing) error {
-	promhttp.HandlerFor(a.Metrics, promhttp.HandlerOpts{DisableCompression: true}).ServeHTTP(w, r)
-	return nil
-}
 
 func (a *API) healthz(w http.ResponseWriter, _ *http.Request, _ *nothing) error {
 	return writeJSON(w, map[string]string{"status": "ok"})

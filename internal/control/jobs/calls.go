@@ -24,9 +24,16 @@ var errUnchanged = errors.New("unchanged")
 // mutate is the one way a row changes: change edits it within a guarded write, after which those who wait for it know. errUnchanged from
 // change is no error: the row comes back as it is.
 func (j *Jobs) mutate(ctx context.Context, id cay.ID, change func(*cay.Job) error) (*cay.Job, error) {
-	row, err := j.store.MutateJob(ctx, id, change)
+	var was cay.JobStatus
+	row, err := j.store.MutateJob(ctx, id, func(row *cay.Job) error {
+		was = row.Status
+		return change(row)
+	})
 	if err != nil && !errors.Is(err, errUnchanged) {
 		return nil, err
+	}
+	if err == nil {
+		j.metrics.moved(was, row)
 	}
 	j.feed.publish(row)
 	return row, nil

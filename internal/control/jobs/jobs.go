@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
 )
@@ -68,6 +70,8 @@ type Config struct {
 	Unreachable time.Duration // how long a job waits for a worker that cannot be asked
 	Backoff     time.Duration // after the first fault; doubles
 	Busy        time.Duration // before a session in use, or a platform without room, is asked again
+
+	Metrics prometheus.Registerer // nil: they are shown nowhere
 }
 
 // DefaultConfig suits one machine.
@@ -89,6 +93,8 @@ type Jobs struct {
 	log       *slog.Logger
 	owner     string
 
+	metrics *metrics
+
 	feed  *feed
 	woken chan struct{} // capacity 1
 	saves chan struct{} // a place in it for each save beside the programs
@@ -109,7 +115,7 @@ type Jobs struct {
 // New makes the queue. Nothing works before Start, but jobs can be submitted.
 func New(cfg Config, store Store, sandboxes Sandboxes, nodes Nodes, blobs Blobs, log *slog.Logger) *Jobs {
 	return &Jobs{
-		cfg: cfg, store: store, sandboxes: sandboxes, nodes: nodes, blobs: blobs, log: log, owner: string(cay.NewID("jbr_")),
+		cfg: cfg, store: store, sandboxes: sandboxes, nodes: nodes, blobs: blobs, log: log, owner: string(cay.NewID("jbr_")), metrics: newMetrics(cfg.Metrics),
 		feed: newFeed(store.Job), woken: make(chan struct{}, 1), saves: make(chan struct{}, cfg.Saves), scans: make(chan struct{}, maxScans),
 		working: map[cay.ID]*work{},
 	}

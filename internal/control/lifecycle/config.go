@@ -3,6 +3,8 @@ package lifecycle
 import (
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/cayhq/cay"
 )
 
@@ -29,6 +31,8 @@ type Config struct {
 	AllowUnenforcedLimits bool
 
 	Retention cay.Retention
+
+	Metrics prometheus.Registerer // nil: they are shown nowhere
 }
 
 // DefaultConfig is what is in force unless the operator says otherwise. There is no idle timeout unless a create asks for one.

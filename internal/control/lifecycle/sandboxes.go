@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/cayhq/cay"
 )
 
@@ -39,6 +41,7 @@ type Sandboxes struct {
 	table   *table
 	alarms  *alarms
 	feed    *feed
+	ends    map[cay.StatusReason]prometheus.Counter
 
 	wake    func() // tells the scheduler that there is something to do
 	stop    context.CancelFunc
@@ -47,7 +50,7 @@ type Sandboxes struct {
 
 // New makes the life cycle over a store. Nothing works before Start.
 func New(cfg Config, store Store, workers Workers, log *slog.Logger) *Sandboxes {
-	return &Sandboxes{cfg: cfg, store: store, workers: workers, log: log, table: newTable(), alarms: newAlarms(), feed: newFeed()}
+	return &Sandboxes{cfg: cfg, store: store, workers: workers, log: log, table: newTable(), alarms: newAlarms(), feed: newFeed(), ends: newEnds(cfg.Metrics)}
 }
 
 // Start reads the rows that have not ended and sets the clocks going. wake is called, and must not block, whenever a row has a new
@@ -127,9 +130,10 @@ func (s *Sandboxes) mutate(ctx context.Context, id cay.ID, change func(*cay.Sand
 
 func (s *Sandboxes) mutateRefusing(ctx context.Context, id cay.ID, refusal error, change func(*cay.Sandbox) error) (*cay.Sandbox, error) {
 	told := false
+	var was cay.Status
 	sb, err := s.store.MutateSandbox(ctx, id, func(sb *cay.Sandbox) ([]cay.Event, error) {
 		from := sb.Status
-		told = false
+		told, was = false, from
 		s.table.fold(sb)
 		if err := change(sb); err != nil {
 			return nil, err
@@ -147,6 +151,7 @@ func (s *Sandboxes) mutateRefusing(ctx context.Context, id cay.ID, refusal error
 		return nil, err
 	}
 	s.publish(sb, refusal)
+	s.counted(was, sb)
 	if told {
 		s.feed.wake(id)
 	}

@@ -26,9 +26,14 @@ const (
 // newClient speaks to the node service on a unix socket: Connect over HTTP/2 without TLS, on a connection of its own. Messages are not
 // compressed: they do not leave the machine.
 func newClient(socket string) (nodev1connect.NodeServiceClient, *http.Transport) {
+	transport := newTransport(socket)
+	return over(transport, maxMessage), transport
+}
+
+func newTransport(socket string) *http.Transport {
 	protocols := new(http.Protocols)
 	protocols.SetUnencryptedHTTP2(true)
-	transport := &http.Transport{
+	return &http.Transport{
 		Protocols: protocols,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			ctx, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -41,7 +46,10 @@ func newClient(socket string) (nodev1connect.NodeServiceClient, *http.Transport)
 			SendPingTimeout: pingAfter, PingTimeout: pingTimeout,
 		},
 	}
-	client := nodev1connect.NewNodeServiceClient(&http.Client{Transport: transport}, "http://node",
-		connect.WithAcceptCompression("gzip", nil, nil), connect.WithReadMaxBytes(maxMessage))
-	return client, transport
+}
+
+// over is a client on a transport that accepts messages of at most so many bytes.
+func over(transport *http.Transport, most int) nodev1connect.NodeServiceClient {
+	return nodev1connect.NewNodeServiceClient(&http.Client{Transport: transport}, "http://node",
+		connect.WithAcceptCompression("gzip", nil, nil), connect.WithReadMaxBytes(most))
 }

@@ -68,6 +68,7 @@ type Nodes struct {
 type node struct {
 	socket     string
 	control    nodev1connect.NodeServiceClient
+	metrics    nodev1connect.NodeServiceClient // over the connection of control, with a bound of its own
 	bulk       []nodev1connect.NodeServiceClient
 	next       atomic.Uint32 // spreads callers over bulk
 	transports []*http.Transport
@@ -81,6 +82,7 @@ func newNode(socket string) *node {
 	n := &node{socket: socket}
 	var t *http.Transport
 	n.control, t = newClient(socket)
+	n.metrics = over(t, maxMetrics+1<<10)
 	n.transports = append(n.transports, t)
 	for range bulkTransports {
 		c, t := newClient(socket)

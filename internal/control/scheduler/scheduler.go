@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
 )
@@ -58,6 +60,8 @@ type Config struct {
 	FreezeTimeout  time.Duration // also of a thaw
 	DestroyGrace   time.Duration // between TERM to everything and the end
 	StopGrace      time.Duration // how long Stop lets work finish
+
+	Metrics prometheus.Registerer // nil: they are shown nowhere
 }
 
 // Overcommit is how many times a worker's capacity may be promised. Memory and disk of 1 promise no more than there is.
@@ -88,7 +92,8 @@ type Scheduler struct {
 	log   *slog.Logger
 	owner string
 
-	woken chan struct{} // capacity 1
+	metrics *metrics
+	woken   chan struct{} // capacity 1
 
 	mu      sync.Mutex
 	working map[cay.ID]*work // guarded by mu
@@ -120,7 +125,7 @@ var errSuperseded = errors.New("superseded by a newer attempt")
 func New(cfg Config, queue Queue, nodes Nodes, life Life, files Volumes, log *slog.Logger) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, queue: queue, nodes: nodes, life: life, files: files, log: log,
-		owner: string(cay.NewID("sch_")), woken: make(chan struct{}, 1), working: map[cay.ID]*work{},
+		owner: string(cay.NewID("sch_")), metrics: newMetrics(cfg.Metrics), woken: make(chan struct{}, 1), working: map[cay.ID]*work{},
 	}
 }
 

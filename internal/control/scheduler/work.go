@@ -75,9 +75,14 @@ func (s *Scheduler) ask(ctx context.Context, w *work) error {
 		if err != nil {
 			return noderpc.Decode(err)
 		}
-		return recorded(s.life.Booted(ctx, sb.ID, sb.Attempt, cay.CreateMS{
+		answered := time.Now()
+		if err := s.life.Booted(ctx, sb.ID, sb.Attempt, cay.CreateMS{
 			Queue: w.leasedAt.Sub(sb.CreatedAt).Milliseconds(), Schedule: asked.Sub(w.leasedAt).Milliseconds(), Boot: answer.Msg.BootMs,
-		}))
+		}); err != nil {
+			return recorded(err)
+		}
+		s.metrics.created(answer.Msg.Warm, sb.CreatedAt, w.leasedAt, asked, answered, time.Now())
+		return nil
 	case cay.OpDestroy:
 		answer, err := node.Destroy(call, request(&nodev1.DestroyRequest{
 			SandboxId: id, Attempt: sb.Attempt, GraceMs: s.cfg.DestroyGrace.Milliseconds(),
