@@ -106,7 +106,7 @@ func New(deps Deps, extra ...*cobra.Command) *cobra.Command {
 		a.portCommand(), a.statsCommand(), a.eventsCommand())
 	inGroup(root, "files", a.cpCommand(), a.lsCommand(), a.watchCommand(), a.signCommand())
 	inGroup(root, "jobs", a.jobCommand(), a.sessionCommand())
-	root.AddCommand(a.doctorCommand(), a.versionCommand())
+	root.AddCommand(a.mcpCommand(), a.doctorCommand(), a.versionCommand())
 	root.AddCommand(extra...)
 	return root
 }

@@ -27,6 +27,9 @@ func (f *fault) Error() string { return f.detail }
 // reasonKey is where a failed result has its stable reason, in _meta: structured content is for what the tool's schema describes.
 const reasonKey = "cay/reason"
 
+// reasonUnreachable is a server that does not answer, or is none of ours.
+const reasonUnreachable = "unreachable"
+
 func failure(f *fault) *sdk.CallToolResult {
 	detail, _ := valid([]byte(clip(f.detail, maxDetail)))
 	text := f.reason + ": " + detail
@@ -60,13 +63,13 @@ func (s *server) explained(err error) *fault {
 	case errors.As(err, &e) && e.Reason != "":
 		f.reason, f.advice = e.Reason, adviceFor(e)
 	case errors.As(err, &e):
-		f.reason = "unreachable"
+		f.reason = reasonUnreachable
 	case errors.Is(err, context.DeadlineExceeded):
 		f.reason, f.advice = "timeout", "Call again with a longer timeout, or use start_process and process_output."
 	case errors.As(err, &network):
-		f.reason = "unreachable"
+		f.reason = reasonUnreachable
 	}
-	if s.Explain != nil {
+	if s.Explain != nil && (f.reason == reasonUnreachable || f.reason == client.ReasonUnauthorized) {
 		if advice := s.Explain(err); advice != "" {
 			f.advice = advice
 		}

@@ -105,7 +105,7 @@ func (g *gallery) file(ctx context.Context, f client.OutputFile) outputFile {
 	g.links++
 	size := f.Size
 	g.content = append(g.content, &sdk.ResourceLink{
-		URI: out.URL, Name: path[strings.LastIndexByte(path, '/')+1:], Description: path + " in sandbox " + g.sandbox, MIMEType: mime, Size: &size,
+		URI: out.URL, Name: baseName(path), Description: path + " in sandbox " + g.sandbox, MIMEType: mime, Size: &size,
 	})
 	return out
 }

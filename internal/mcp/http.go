@@ -3,6 +3,7 @@ package mcp
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"io"
@@ -49,10 +50,14 @@ type Handler struct {
 	done    sync.WaitGroup         // of running
 }
 
+// sessionHeader carries an id that clients of the earlier revisions are given when they begin, and send with every request since. It
+// is not kept here: it only tells which of their calls a cancellation means.
+const sessionHeader = "Mcp-Session-Id"
+
 // exchange is a request while it is served.
 type exchange struct {
 	caller   Caller
-	remote   string // the client's address without its port
+	session  string // what tells the client's connection apart, as far as that is known: the id it was given, else its address
 	call     string // the id of the tool call that it is, as JSON; "" for others
 	lifetime context.Context
 	end      context.CancelCauseFunc
@@ -118,10 +123,13 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.c.Refuse(w, r, http.StatusBadRequest, "the body cannot be read")
 		return
 	}
-	x := &exchange{caller: caller, remote: hostOf(r.RemoteAddr)}
+	x := &exchange{caller: caller, session: cmpOr(r.Header.Get(sessionHeader), hostOf(r.RemoteAddr))}
 	x.lifetime, x.end = context.WithCancelCause(r.Context())
 	defer x.end(nil)
-	canceled := x.look(body)
+	method, canceled := x.look(body)
+	if method == "initialize" {
+		w.Header().Set(sessionHeader, rand.Text())
+	}
 	leave, ok := h.enter(x)
 	if !ok {
 		w.Header().Set("Retry-After", "1")
@@ -167,8 +175,8 @@ func hostOf(remote string) string {
 	return host
 }
 
-// look notes which call of a tool a message is, and answers which one it cancels.
-func (x *exchange) look(body []byte) (canceled string) {
+// look notes which call of a tool a message is, and answers its method and which call it cancels.
+func (x *exchange) look(body []byte) (method, canceled string) {
 	var message struct {
 		ID     json.RawMessage `json:"id"`
 		Method string          `json:"method"`
@@ -177,15 +185,15 @@ func (x *exchange) look(body []byte) (canceled string) {
 		} `json:"params"`
 	}
 	if json.Unmarshal(body, &message) != nil {
-		return "" // the SDK says what is wrong with it
+		return "", "" // the SDK says what is wrong with it
 	}
 	switch message.Method {
 	case "tools/call":
 		x.call = string(message.ID)
 	case "notifications/cancelled":
-		return string(message.Params.RequestID)
+		canceled = string(message.Params.RequestID)
 	}
-	return ""
+	return message.Method, canceled
 }
 
 // enter counts a request that Close has to wait for; leave ends it.
@@ -205,14 +213,14 @@ func (h *Handler) enter(x *exchange) (leave func(), ok bool) {
 	}, true
 }
 
-// cancel ends the call that a notification names. Without sessions ids of calls are unique to a client only, so that it has to be the
-// same key, conversation and address, and no other call may fit.
+// cancel ends the call that a notification names. Ids of calls are unique to a client only, so that it has to be of the same key,
+// conversation and session, and no other call may fit.
 func (h *Handler) cancel(from *exchange, id string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	var found *exchange
 	for x := range h.running {
-		if x.call != id || x.remote != from.remote || x.caller.mark() != from.caller.mark() {
+		if x.call != id || x.session != from.session || x.caller.mark() != from.caller.mark() {
 			continue
 		}
 		if found != nil {

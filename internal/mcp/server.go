@@ -5,9 +5,11 @@ import (
 	"errors"
 	"log/slog"
 	"regexp"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 
 	"github.com/cayhq/cay/client"
@@ -35,7 +37,7 @@ type Config struct {
 
 	Version string // of the build, told to clients
 
-	// Explain adds what the user can do about an error of the client, such as that no server is there. Nil, or "": nothing to add.
+	// Explain adds what the user can do when the server cannot be reached or does not know the key. Nil, or "": nothing to add.
 	Explain func(error) string
 
 	// Observe is told of each call that has ended: the tool, and ok, error, canceled or panic. Nil: nobody is.
@@ -75,8 +77,25 @@ func New(c Config) *sdk.Server {
 	})
 	s.codeTools(out)
 	s.commandTools(out)
+	s.processTools(out)
+	s.fileTools(out)
 	s.sandboxTools(out)
+	s.sessionTools(out)
+	s.portTools(out)
+	out.AddReceivingMiddleware(toolsOnly)
 	return out
+}
+
+// toolsOnly refuses the methods of what the server does not declare; the SDK would answer some of them with empty lists.
+func toolsOnly(next sdk.MethodHandler) sdk.MethodHandler {
+	return func(ctx context.Context, method string, r sdk.Request) (sdk.Result, error) {
+		for _, group := range []string{"prompts/", "resources/", "completion/", "logging/"} {
+			if strings.HasPrefix(method, group) {
+				return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "method not found: " + method}
+			}
+		}
+		return next(ctx, method, r)
+	}
 }
 
 var errTooManyCalls = &fault{reason: client.ReasonRateLimited, detail: "too many calls with this key run at once", advice: "Wait for some of them to end, then call again."}
