@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/modelcontextprotocol/go-sdk/jsonrpc"
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
 	"github.com/spf13/cobra"
 
@@ -65,25 +66,7 @@ func (a *app) serveMCP(ctx context.Context, conversation string, keep bool) erro
 	})
 	serving, cancel := context.WithCancel(ctx)
 	defer cancel()
-	in := &untilEOF{Reader: a.Stdin, ended: make(chan struct{})}
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		select {
-		case <-in.ended:
-		case <-serving.Done():
-			return
-		}
-		grace := time.NewTimer(eofGrace)
-		defer grace.Stop()
-		select {
-		case <-grace.C:
-			cancel()
-		case <-serving.Done():
-		}
-	})
-	err := server.Run(serving, &sdk.IOTransport{Reader: io.NopCloser(in), Writer: nopClose{a.Stdout}})
-	cancel()
-	watching.Wait()
+	err := server.Run(mcp.WithLifetime(serving), &stdio{in: a.Stdin, out: a.Stdout, expired: cancel})
 	if !keep {
 		link.deleteDefault(ctx)
 	}
@@ -93,24 +76,67 @@ func (a *app) serveMCP(ctx context.Context, conversation string, keep bool) erro
 	return nil
 }
 
-// untilEOF tells when what is read has ended.
-type untilEOF struct {
-	io.Reader
-	once  sync.Once
-	ended chan struct{}
+// stdio is the transport over standard input and output. Its end of input waits for the calls that run, so that a client that only
+// writes requests and closes its end gets the answers.
+type stdio struct {
+	in      io.Reader
+	out     io.Writer
+	expired func() // called when it has waited too long: cancels the calls
 }
 
-func (r *untilEOF) Read(p []byte) (int, error) {
-	n, err := r.Reader.Read(p)
-	if err != nil {
-		r.once.Do(func() { close(r.ended) })
-	}
-	return n, err
+// Connect implements sdk.Transport.
+func (t *stdio) Connect(ctx context.Context) (sdk.Connection, error) {
+	inner, err := (&sdk.IOTransport{Reader: io.NopCloser(t.in), Writer: nopClose{t.out}}).Connect(ctx)
+	return &stdioConn{Connection: inner, idle: make(chan struct{}, 1), expired: t.expired}, err
 }
 
 type nopClose struct{ io.Writer }
 
 func (nopClose) Close() error { return nil }
+
+// stdioConn counts the calls that have not been answered.
+type stdioConn struct {
+	sdk.Connection
+	expired func()
+	open    atomic.Int64
+	idle    chan struct{} // gets a value whenever open has become 0
+}
+
+// Read implements sdk.Connection.
+func (c *stdioConn) Read(ctx context.Context) (jsonrpc.Message, error) {
+	message, err := c.Connection.Read(ctx)
+	if call, ok := message.(*jsonrpc.Request); ok && err == nil && call.IsCall() {
+		c.open.Add(1)
+	}
+	if err == nil || ctx.Err() != nil {
+		return message, err
+	}
+	grace := time.NewTimer(eofGrace)
+	defer grace.Stop()
+	for c.open.Load() > 0 {
+		select {
+		case <-c.idle:
+		case <-grace.C:
+			c.expired()
+			return message, err
+		case <-ctx.Done():
+			return message, err
+		}
+	}
+	return message, err
+}
+
+// Write implements sdk.Connection.
+func (c *stdioConn) Write(ctx context.Context, message jsonrpc.Message) error {
+	err := c.Connection.Write(ctx, message)
+	if _, ok := message.(*jsonrpc.Response); ok && c.open.Add(-1) == 0 {
+		select {
+		case c.idle <- struct{}{}:
+		default:
+		}
+	}
+	return err
+}
 
 // mcpLink finds the server anew for each call, so that one that is started later, or gets another address or key, is found.
 type mcpLink struct {

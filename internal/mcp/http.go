@@ -56,26 +56,34 @@ const sessionHeader = "Mcp-Session-Id"
 
 // exchange is a request while it is served.
 type exchange struct {
-	caller   Caller
-	session  string // what tells the client's connection apart, as far as that is known: the id it was given, else its address
-	call     string // the id of the tool call that it is, as JSON; "" for others
-	lifetime context.Context
-	end      context.CancelCauseFunc
-	out      *eventWriter
+	caller  Caller
+	session string // what tells the client's connection apart, as far as that is known: the id it was given, else its address
+	call    string // the id of the tool call that it is, as JSON; "" for others
+	end     context.CancelCauseFunc
+	out     *eventWriter
 }
 
 type exchangeKey struct{}
 
-// withLifetime is ctx until the HTTP request of the call ends too: the SDK detaches calls from it, so that answers could be fetched later,
-// which without sessions they cannot.
+type lifetimeKey struct{}
+
+// WithLifetime makes ctx the life of the calls on a connection that is made with it: they are canceled when it ends. The SDK detaches
+// calls from it, so that answers could be fetched later, which here they cannot.
+func WithLifetime(ctx context.Context) context.Context {
+	return context.WithValue(ctx, lifetimeKey{}, ctx)
+}
+
+// withLifetime is the context of a call that ends with its connection as well.
 func withLifetime(ctx context.Context) (context.Context, context.CancelFunc) {
-	x, ok := ctx.Value(exchangeKey{}).(*exchange)
+	if x, ok := ctx.Value(exchangeKey{}).(*exchange); ok {
+		x.out.begin()
+	}
+	life, ok := ctx.Value(lifetimeKey{}).(context.Context)
 	if !ok {
 		return context.WithCancel(ctx)
 	}
-	x.out.begin()
 	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(x.lifetime, func() { cancel(context.Cause(x.lifetime)) })
+	stop := context.AfterFunc(life, func() { cancel(context.Cause(life)) })
 	return ctx, func() {
 		stop()
 		cancel(nil)
@@ -124,8 +132,9 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x := &exchange{caller: caller, session: cmpOr(r.Header.Get(sessionHeader), hostOf(r.RemoteAddr))}
-	x.lifetime, x.end = context.WithCancelCause(r.Context())
-	defer x.end(nil)
+	life, end := context.WithCancelCause(r.Context())
+	defer end(nil)
+	x.end = end
 	method, canceled := x.look(body)
 	if method == "initialize" {
 		w.Header().Set(sessionHeader, rand.Text())
@@ -142,7 +151,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	x.out = newEventWriter(w)
 	defer x.out.stop()
-	r = r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x))
+	// The request's own context stays as it is: an answer about the end of a call still has to go out.
+	r = r.WithContext(context.WithValue(context.WithValue(r.Context(), exchangeKey{}, x), lifetimeKey{}, life))
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	h.stream.ServeHTTP(x.out, r)
 }
