@@ -231,6 +231,8 @@ func lifeConfig(c config.Config, metrics prometheus.Registerer) lifecycle.Config
 	l.DefaultCPU, l.DefaultMemoryMB, l.DefaultDiskGB, l.DefaultPids = c.DefaultCPU, c.DefaultMemoryMB, c.DefaultDiskGB, c.DefaultPids
 	l.DefaultTTL = seconds(c.DefaultTTLSeconds)
 	l.AllowUnenforcedLimits = c.AllowUnenforcedLimits
+	l.Retention.Records, l.Retention.MaxRecords = seconds(c.HistoryRetentionSeconds), c.MaxHistoryRecords
+	l.Retention.Usage, l.Retention.Audit = seconds(c.UsageRetentionSeconds), seconds(c.AuditRetentionSeconds)
 	return l
 }
 

@@ -48,7 +48,9 @@ func (a *API) createSandbox(ctx context.Context, in *createSandboxInput) (*sandb
 			return nil, err
 		}
 	}
-	project := exchangeOf(ctx).identity.ProjectID
+	who := exchangeOf(ctx).identity
+	project := who.ProjectID
+	req.KeyID = who.KeyID
 	once := a.once(project, "POST /v1/sandboxes", in.IdempotencyKey, in.Payload.sum).making(cay.PrefixSandbox)
 	rec, fresh, err := once.begin(ctx)
 	if err != nil {

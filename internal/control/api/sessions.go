@@ -51,7 +51,9 @@ func (a *API) newSession(ctx context.Context, route string, in *createSessionInp
 	if err != nil {
 		return nil, err
 	}
-	project := exchangeOf(ctx).identity.ProjectID
+	who := exchangeOf(ctx).identity
+	project := who.ProjectID
+	req.KeyID = who.KeyID
 	once := a.once(project, "POST "+route, in.IdempotencyKey, in.Payload.sum).making(cay.PrefixSession)
 	rec, fresh, err := once.begin(ctx)
 	if err != nil {

@@ -82,6 +82,7 @@ func (w *work) finish(ctx context.Context, sb *cay.Sandbox, end *ending, all sav
 		}
 		code := int(end.exit.Code)
 		row.ExitCode, row.Signal, row.Duration = &code, end.exit.Signal, time.Duration(end.exit.DurationMs)*time.Millisecond
+		row.StdoutBytes, row.StderrBytes = end.exit.StdoutSize, end.exit.StderrSize
 		row.Usage, row.Fault, row.Result, row.ResultKey = usage, fault, packed, all.key
 		return conclude(row, status, now())
 	})

@@ -26,12 +26,12 @@ const (
 )
 
 // Submit checks the request against limits and quota, fills in defaults, and writes the row. It does not wait.
-func (j *Jobs) Submit(ctx context.Context, project, _ cay.ID, req cay.SubmitJob) (*cay.Job, error) {
+func (j *Jobs) Submit(ctx context.Context, project, key cay.ID, req cay.SubmitJob) (*cay.Job, error) {
 	row, err := j.resolve(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	row.ProjectID = project
+	row.ProjectID, row.CreatedBy = project, key
 	if req.ID != "" {
 		if made, err := j.Get(ctx, project, req.ID); err == nil || cay.ReasonOf(err) != cay.NotFound {
 			return made, err

@@ -35,7 +35,7 @@ func (s *Sandboxes) Create(ctx context.Context, project cay.ID, req cay.CreateSa
 	at := now()
 	sb := &cay.Sandbox{
 		ID: id, ProjectID: project, Spec: spec, Status: cay.Creating,
-		CreatedAt: at, LastActiveAt: at, QueueDeadline: at.Add(queueWait), Op: cay.OpCreate, Version: 1,
+		CreatedAt: at, LastActiveAt: at, QueueDeadline: at.Add(queueWait), Op: cay.OpCreate, CreatedBy: req.KeyID, Version: 1,
 	}
 	if err := s.insert(ctx, sb, most); err != nil {
 		if req.ID != "" && cay.ReasonOf(err) == cay.AlreadyExists {
@@ -231,7 +231,7 @@ func (s *Sandboxes) Delete(ctx context.Context, project, id cay.ID) (*cay.Sandbo
 		if !sb.Status.Active() {
 			return errUnchanged
 		}
-		return ending(sb, cay.ReasonDeleted, now())
+		return s.ending(sb, cay.ReasonDeleted, now())
 	})
 	if err != nil {
 		return nil, err

@@ -115,12 +115,12 @@ func (s *Sandboxes) timeUp(sb *cay.Sandbox, e *entry, at time.Time) error {
 			queueing(sb, cay.OpPause)
 			return nil
 		}
-		return ending(sb, reason, at)
+		return s.ending(sb, reason, at)
 	case cay.Paused:
 		if sb.Op == cay.OpResume || at.Before(sb.PausedAt.Add(sb.Spec.PausedTTL)) {
 			return errUnchanged
 		}
-		return ending(sb, cay.ReasonPausedTTLExpired, at)
+		return s.ending(sb, cay.ReasonPausedTTLExpired, at)
 	default:
 		return errUnchanged
 	}

@@ -41,9 +41,14 @@ func DefaultConfig() Config {
 		MaxPids: 16384, MaxTTL: 30 * 24 * time.Hour, MaxSandboxes: 1000, MaxQueued: 500,
 		DefaultCPU: 1, DefaultMemoryMB: 1024, DefaultDiskGB: 4, DefaultPids: 512,
 		DefaultTTL: time.Hour, DefaultPausedTTL: 24 * time.Hour, DefaultQueueWait: 5 * time.Minute,
-		Retention: cay.Retention{Sandboxes: 30 * 24 * time.Hour, Events: 24 * time.Hour, MaxEvents: 200_000, Idempotency: 24 * time.Hour, Sessions: 30 * 24 * time.Hour},
+		Retention: cay.Retention{
+			Sandboxes: 30 * day, Events: day, MaxEvents: 200_000, Idempotency: day, Sessions: 30 * day,
+			Records: 30 * day, MaxRecords: 1_000_000, Usage: 400 * day, Audit: 90 * day, MaxAudit: 1_000_000,
+		},
 	}
 }
+
+const day = 24 * time.Hour
 
 const (
 	maxQueueWait = time.Hour
@@ -60,4 +65,7 @@ const (
 	flushPeriod = 30 * time.Second // between writes of last activity and usage
 	purgePeriod = 10 * time.Minute
 	clockRetry  = time.Second // after a clock struck and the row could not follow
+
+	// silence is how long a worker may say nothing of a sandbox before the time no longer counts as used: some looks at it in a row.
+	silence = time.Minute
 )

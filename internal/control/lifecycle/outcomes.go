@@ -29,6 +29,7 @@ func (s *Sandboxes) Booted(ctx context.Context, id cay.ID, attempt int64, ms cay
 		if err := sb.Transition(cay.Ready, "", at); err != nil {
 			return err
 		}
+		s.table.saw(id, at)
 		ms.Total = at.Sub(sb.CreatedAt).Milliseconds()
 		sb.CreateMS, sb.Detail = ms, ""
 		settled(sb)
@@ -151,7 +152,7 @@ func (s *Sandboxes) Ended(ctx context.Context, worker, id cay.ID, reason cay.Sta
 		}
 		sb.Usage = newer(sb.Usage, usage)
 		sb.Detail = detail
-		return ending(sb, reason, now())
+		return s.ending(sb, reason, now())
 	})
 	if cay.ReasonOf(err) == cay.NotFound {
 		return nil
@@ -169,6 +170,7 @@ func (s *Sandboxes) Active(id cay.ID, at time.Time, foreground bool, usage cay.U
 		at = limit // a worker's clock must not keep a sandbox alive
 	}
 	e.touch(at)
+	forward(&e.seen, time.Now())
 	s.table.measure(id, usage)
 	s.noteDisk(id, usage)
 	if was := e.foreground.Swap(foreground); was != foreground {
@@ -176,6 +178,13 @@ func (s *Sandboxes) Active(id cay.ID, at time.Time, foreground bool, usage cay.U
 			e.touch(time.Now())
 		}
 		s.arm(id)
+	}
+}
+
+// Present takes a worker's word, at a time, that it has these sandboxes.
+func (s *Sandboxes) Present(ids []cay.ID, at time.Time) {
+	for _, id := range ids {
+		s.table.saw(id, at)
 	}
 }
 

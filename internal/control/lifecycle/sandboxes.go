@@ -182,10 +182,33 @@ func queueing(sb *cay.Sandbox, op cay.Operation) {
 func settled(sb *cay.Sandbox) { queueing(sb, cay.OpNone) }
 
 // ending moves the row to TERMINATING, to be destroyed by the scheduler.
-func ending(sb *cay.Sandbox, reason cay.StatusReason, at time.Time) error {
+func (s *Sandboxes) ending(sb *cay.Sandbox, reason cay.StatusReason, at time.Time) error {
+	accounted, counts := sb.AccountedAt, s.countsUntil(sb, reason, at)
 	if err := sb.Transition(cay.Terminating, reason, at); err != nil {
 		return err
 	}
+	if !accounted.IsZero() && counts.Before(at) {
+		sb.AccountedAt = accounted
+		if counts.After(accounted) {
+			sb.AccountedAt = counts
+		}
+	}
 	queueing(sb, cay.OpDestroy)
 	return nil
+}
+
+// countsUntil is until when the time of a sandbox that ends counts as used: to the end, but for what nobody knows to have run. One that
+// is gone from its worker counts until that last had it, and so does one whose worker has not been heard of for long. An end of a TTL that
+// came while no server was there counts until it was due.
+func (s *Sandboxes) countsUntil(sb *cay.Sandbox, reason cay.StatusReason, at time.Time) time.Time {
+	seen := s.table.lastSeen(sb.ID)
+	switch {
+	case reason == cay.ReasonWorkerLost || !seen.IsZero() && at.Sub(seen) > silence:
+		return seen
+	case seen.IsZero() && reason == cay.ReasonTTLExpired:
+		return sb.ExpiresAt
+	case seen.IsZero() && reason == cay.ReasonPausedTTLExpired:
+		return sb.PausedAt.Add(sb.Spec.PausedTTL)
+	}
+	return at
 }

@@ -25,14 +25,18 @@ type entry struct {
 
 	lastActive atomic.Int64 // Unix nanoseconds
 	flushed    atomic.Int64 // lastActive as last written
+	seen       atomic.Int64 // Unix nanoseconds: when its worker last had it; 0: not since this server began
 	foreground atomic.Bool
 	diskFull   atomic.Bool // as was last told
 }
 
-func (e *entry) touch(at time.Time) {
+func (e *entry) touch(at time.Time) { forward(&e.lastActive, at) }
+
+// forward moves a time on, never back.
+func forward(t *atomic.Int64, at time.Time) {
 	for ns := at.UnixNano(); ; {
-		old := e.lastActive.Load()
-		if old >= ns || e.lastActive.CompareAndSwap(old, ns) {
+		old := t.Load()
+		if old >= ns || t.CompareAndSwap(old, ns) {
 			return
 		}
 	}
@@ -111,6 +115,26 @@ func (t *table) measure(id cay.ID, u cay.Usage) {
 	}
 }
 
+// saw notes that the sandbox's worker had it at a time.
+func (t *table) saw(id cay.ID, at time.Time) {
+	if e, _ := t.get(id); e != nil {
+		forward(&e.seen, at)
+	}
+}
+
+// lastSeen is when the sandbox's worker last had it; zero: not since this server began.
+func (t *table) lastSeen(id cay.ID) time.Time {
+	e, _ := t.get(id)
+	if e == nil {
+		return time.Time{}
+	}
+	ns := e.seen.Load()
+	if ns == 0 {
+		return time.Time{}
+	}
+	return time.Unix(0, ns).UTC().Truncate(time.Microsecond)
+}
+
 // newer joins two measurements of the same sandbox: all but the disk only ever grow.
 func newer(old, now cay.Usage) cay.Usage {
 	if now == (cay.Usage{}) {
@@ -149,17 +173,22 @@ func (t *table) all(keep func(*cay.Sandbox) bool) []*cay.Sandbox {
 	return rows
 }
 
-// unflushed returns a copy of each row whose activity or usage the store does not know yet, and counts them as written.
+// unflushed returns a copy of each row whose activity or usage the store does not know yet, and counts them as written. A READY or PAUSED
+// one that its worker has is always among them: its time is accounted for until the worker last had it.
 func (t *table) unflushed() []*cay.Sandbox {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var rows []*cay.Sandbox
 	for _, e := range t.rows {
-		active := e.lastActive.Load()
-		if active <= e.flushed.Load() && !e.dirty {
+		active, seen := e.lastActive.Load(), e.seen.Load()
+		counts := seen > 0 && (e.row.Status == cay.Ready || e.row.Status == cay.Paused)
+		if active <= e.flushed.Load() && !e.dirty && !counts {
 			continue
 		}
 		row := *e.row
+		if counts {
+			row.AccountedAt = time.Unix(0, seen).UTC()
+		}
 		row.LastActiveAt, row.Usage = time.Unix(0, active).UTC(), e.usage
 		e.flushed.Store(active)
 		e.dirty = false

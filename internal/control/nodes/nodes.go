@@ -44,6 +44,7 @@ type Life interface {
 	ProcessKilled(ctx context.Context, id cay.ID, at time.Time, process string, pid, rssMB int64) error
 	Active(id cay.ID, at time.Time, foreground bool, usage cay.Usage)
 	Released(worker cay.ID)
+	Present(ids []cay.ID, at time.Time)
 }
 
 // Nodes are all nodes that the server knows.

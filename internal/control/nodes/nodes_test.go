@@ -30,6 +30,7 @@ type life struct {
 	rows     []*cay.Sandbox
 	ended    map[cay.ID]cay.StatusReason
 	active   map[cay.ID]bool
+	present  map[cay.ID]time.Time
 	killed   []string
 	released int
 }
@@ -71,6 +72,14 @@ func (l *life) Released(cay.ID) {
 	l.released++
 }
 
+func (l *life) Present(ids []cay.ID, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		l.present[id] = at
+	}
+}
+
 func (l *life) endedBy(id cay.ID) cay.StatusReason {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +104,7 @@ func start(t *testing.T, prepare func(w *world)) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{t: t, life: &life{ended: map[cay.ID]cay.StatusReason{}, active: map[cay.ID]bool{}}, ready: make(chan struct{}, 100)}
+	w := &world{t: t, life: &life{ended: map[cay.ID]cay.StatusReason{}, active: map[cay.ID]bool{}, present: map[cay.ID]time.Time{}}, ready: make(chan struct{}, 100)}
 	w.node = nodetest.New(t, filepath.Join(dir, "n.sock"))
 	cfg := nodes.DefaultConfig(filepath.Join(dir, "n.sock"))
 	cfg.Heartbeat, cfg.Wait = 50*time.Millisecond, 300*time.Millisecond

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -158,6 +159,7 @@ func (n *Nodes) adopt(ctx context.Context, to *node, w cay.Worker, boot string) 
 	for _, sb := range n.life.On(w.ID) {
 		known = append(known, &nodev1.AdoptRequest_Known{SandboxId: string(sb.ID), ProjectId: string(sb.ProjectID), Paused: sb.Status == cay.Paused})
 	}
+	asked := time.Now()
 	answer, err := to.control.Adopt(ctx, connect.NewRequest(&nodev1.AdoptRequest{Sandboxes: known}))
 	if err != nil {
 		return fmt.Errorf("have the node adopt its sandboxes: %w", noderpc.Decode(err))
@@ -167,6 +169,13 @@ func (n *Nodes) adopt(ctx context.Context, to *node, w cay.Worker, boot string) 
 			return err
 		}
 	}
+	var there []cay.ID
+	for _, k := range known {
+		if !slices.Contains(answer.Msg.Lost, k.SandboxId) {
+			there = append(there, cay.ID(k.SandboxId))
+		}
+	}
+	n.life.Present(there, asked)
 	to.adopted = boot
 	n.log.Info("node adopted its sandboxes", "worker", w.ID, "running", len(answer.Msg.Running), "lost", len(answer.Msg.Lost))
 	return nil
@@ -179,14 +188,20 @@ func (n *Nodes) compare(ctx context.Context, to *node, worker cay.ID) error {
 	rows := n.life.On(worker)
 	ctx, cancel := context.WithTimeout(ctx, infoTimeout)
 	defer cancel()
+	asked := time.Now()
 	answer, err := to.control.List(ctx, connect.NewRequest(&nodev1.ListRequest{}))
 	if err != nil {
 		return fmt.Errorf("ask the node what it has: %w", noderpc.Decode(err))
 	}
 	there := map[string]bool{}
+	var alive []cay.ID
 	for _, state := range answer.Msg.Sandboxes {
 		there[state.SandboxId] = true
+		if state.State != stateEnding {
+			alive = append(alive, cay.ID(state.SandboxId))
+		}
 	}
+	n.life.Present(alive, asked)
 	missing := map[cay.ID]bool{}
 	for _, sb := range rows {
 		if there[string(sb.ID)] {
@@ -224,6 +239,9 @@ func (n *Nodes) pass(ctx context.Context, worker cay.ID, events *connect.ServerS
 	}
 	return errors.New("watch the node: the node ended the stream")
 }
+
+// stateEnding is what a node says of a sandbox that has ended there, or is being destroyed.
+const stateEnding = "ending"
 
 // endReasons are the reasons that a node may give; any other word of it is worker_lost.
 var endReasons = map[string]cay.StatusReason{

@@ -35,7 +35,7 @@ func (s *Sessions) Create(ctx context.Context, project cay.ID, req cay.CreateSes
 	}
 	at := now()
 	row := &cay.Session{
-		ID: req.ID, ProjectID: project, Name: req.Name, Metadata: req.Metadata, Status: cay.SessionActive,
+		ID: req.ID, ProjectID: project, CreatedBy: req.KeyID, Name: req.Name, Metadata: req.Metadata, Status: cay.SessionActive,
 		DiskGB: s.cfg.DefaultDiskGB, TTL: s.cfg.DefaultTTL, CreatedAt: at, LastUsedAt: at, Version: 1,
 	}
 	if req.Name != "" && !nameForm.MatchString(req.Name) {
