@@ -23,6 +23,7 @@ import (
 	"github.com/cayhq/cay/internal/control/api"
 	"github.com/cayhq/cay/internal/control/auth"
 	"github.com/cayhq/cay/internal/control/blobs"
+	"github.com/cayhq/cay/internal/control/history"
 	"github.com/cayhq/cay/internal/control/jobs"
 	"github.com/cayhq/cay/internal/control/lifecycle"
 	"github.com/cayhq/cay/internal/control/nodes"
@@ -45,6 +46,7 @@ var (
 	_ api.Ports     = (*ports.Ports)(nil)
 	_ api.Jobs      = (*jobs.Jobs)(nil)
 	_ api.Sessions  = (*sessions.Sessions)(nil)
+	_ api.History   = (*history.History)(nil)
 )
 
 // drainTimeout is how long open requests may take once the server is told to stop.
@@ -171,15 +173,21 @@ func serve(ctx context.Context, c config.Config, p paths, listener, scrapes net.
 		return err
 	}
 	defer programs.Stop()
+	past := history.New(historyConfig(c), st, workers, log)
+	past.Start()
+	defer past.Stop()
 
 	proxy := ports.New(portConfig(c, listener.Addr(), log), st, life, workers, keys)
+	if err := metrics.Register(past); err != nil {
+		return fmt.Errorf("register metrics of the history: %w", err)
+	}
 	within := inprocess.New(api.MCPPath, log)
 	tools, err := newMCP(within, metrics, log)
 	if err != nil {
 		return err
 	}
 	handler, err := api.New(api.Config{
-		Sandboxes: life, Nodes: workers, Auth: keys, Ports: proxy, Jobs: programs, Sessions: volumes, JobCounts: st, Idempotency: st.Idempotency(),
+		Sandboxes: life, Nodes: workers, Auth: keys, Ports: proxy, Jobs: programs, Sessions: volumes, History: past, JobCounts: st, Idempotency: st.Idempotency(),
 		SandboxCounts: sandboxCounts(st), Metrics: metrics, Exposition: scrape.New(metrics, workers, log),
 		MCP: tools, Version: Version, AllowedOrigins: c.Origins, AllowedHosts: c.Hosts, Logger: log,
 	})
@@ -279,6 +287,12 @@ func sessionConfig(c config.Config) sessions.Config {
 	s.DefaultTTL, s.MaxTTL = seconds(c.DefaultSessionTTLSeconds), seconds(c.MaxSessionTTLSeconds)
 	s.ArchiveAfter = seconds(c.SessionArchiveAfterSeconds)
 	return s
+}
+
+func historyConfig(c config.Config) history.Config {
+	h := history.DefaultConfig()
+	h.Commands = c.HistoryCommands
+	return h
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -225,6 +225,7 @@ func camelNames(f fields) fields {
 // calls has a valid call of every operation.
 var calls = func() map[string]example {
 	all := maps.Clone(ownCalls)
+	maps.Copy(all, historyCalls)
 	for id, e := range jobCalls {
 		all[id] = e
 		if id != "read-job-output" {

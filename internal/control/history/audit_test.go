@@ -15,15 +15,15 @@ func TestTheAuditLogIsWrittenBehindAndInBatches(t *testing.T) {
 		for n := range 1200 {
 			w.NoteAudit(cay.AuditEntry{Status: 201, RequestID: string(rune(n))})
 		}
-		if len(w.store.audit) != 0 {
+		if len(w.noted()) != 0 {
 			t.Fatal("it was written at once")
 		}
 		time.Sleep(250 * time.Millisecond)
 		synctest.Wait()
-		if len(w.store.audit) != 1200 || w.store.writes != 3 {
-			t.Fatalf("%d entries in %d writes", len(w.store.audit), w.store.writes)
+		if len(w.noted()) != 1200 || w.stored(&w.store.writes) != 3 {
+			t.Fatalf("%d entries in %d writes", len(w.noted()), w.stored(&w.store.writes))
 		}
-		for n, e := range w.store.audit {
+		for n, e := range w.noted() {
 			if e.RequestID != string(rune(n)) {
 				t.Fatalf("entry %d is %q", n, e.RequestID)
 			}
@@ -44,7 +44,7 @@ func TestTheQueueOfTheAuditLogIsBoundedAndLossesAreCounted(t *testing.T) {
 		}
 		w.store.set(func() { w.store.down = false })
 		time.Sleep(time.Minute)
-		if n := len(w.store.audit); n != 100 {
+		if n := len(w.noted()); n != 100 {
 			t.Errorf("%d entries once the store is there again", n)
 		}
 	})
@@ -81,7 +81,7 @@ func TestStopWritesWhatWaitsForTheAuditLog(t *testing.T) {
 		w := start(t)
 		w.NoteAudit(cay.AuditEntry{Status: 201})
 		w.Stop()
-		if len(w.store.audit) != 1 {
+		if len(w.noted()) != 1 {
 			t.Error("the entry is lost")
 		}
 	})

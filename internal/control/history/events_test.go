@@ -66,17 +66,17 @@ func TestOneLookServesAllWhoFollow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
 		time.Sleep(time.Hour)
-		if w.store.looks != 0 {
-			t.Errorf("%d looks while nobody followed", w.store.looks)
+		if w.stored(&w.store.looks) != 0 {
+			t.Errorf("%d looks while nobody followed", w.stored(&w.store.looks))
 		}
 		for range 50 {
 			w.follow(w.project, cay.EventQuery{Limit: 100})
 		}
 		time.Sleep(10 * time.Second)
-		if n := w.store.looks; n < 30 || n > 42 {
+		if n := w.stored(&w.store.looks); n < 30 || n > 42 {
 			t.Errorf("%d looks in ten seconds", n)
 		}
-		if n := w.store.reads; n > 100 {
+		if n := w.stored(&w.store.reads); n > 100 {
 			t.Errorf("%d reads of events while nothing happened", n)
 		}
 	})

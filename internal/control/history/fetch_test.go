@@ -51,8 +51,8 @@ func TestRecordsAreWrittenInBatches(t *testing.T) {
 		}
 		w.node.ends(many...)
 		synctest.Wait()
-		if n := len(w.written()); n != 1200 || w.store.batches != 3 {
-			t.Errorf("%d records in %d batches", n, w.store.batches)
+		if n := len(w.written()); n != 1200 || w.stored(&w.store.batches) != 3 {
+			t.Errorf("%d records in %d batches", n, w.stored(&w.store.batches))
 		}
 	})
 }
@@ -63,8 +63,8 @@ func TestNothingIsAcknowledgedBeforeItIsWritten(t *testing.T) {
 		w.store.set(func() { w.store.down = true })
 		w.node.ends(w.ended())
 		time.Sleep(time.Hour)
-		if w.node.unacknowledged() != 1 || len(w.node.asked) != 1 {
-			t.Fatalf("%d records are not acknowledged after %d questions", w.node.unacknowledged(), len(w.node.asked))
+		if w.node.unacknowledged() != 1 || len(w.asked()) != 1 {
+			t.Fatalf("%d records are not acknowledged after %d questions", w.node.unacknowledged(), len(w.asked()))
 		}
 		w.store.set(func() { w.store.down = false })
 		time.Sleep(time.Minute)
@@ -87,7 +87,7 @@ func TestAWorkerThatGoesAwayAndComesBackIsGoneOnWith(t *testing.T) {
 		if n := len(w.written()); n != 2 || w.node.unacknowledged() != 0 {
 			t.Errorf("%d records after it came back", n)
 		}
-		for _, q := range w.node.asked[1:] {
+		for _, q := range w.asked()[1:] {
 			if q.Boot != "one" || q.After == 0 {
 				t.Errorf("asked from the beginning once more: %v", q)
 			}
@@ -122,7 +122,7 @@ func TestAWorkerThatFailsIsAskedAgainButNotAllTheTime(t *testing.T) {
 		synctest.Wait()
 		w.node.change(func() { w.node.away, w.node.asked = true, nil })
 		time.Sleep(10 * time.Minute)
-		if n := len(w.node.asked); n < 50 || n > 150 {
+		if n := len(w.asked()); n < 50 || n > 150 {
 			t.Errorf("asked %d times in ten minutes", n)
 		}
 		w.node.change(func() { w.node.away = false })

@@ -312,3 +312,24 @@ func (w *world) count(name string) float64 {
 	}
 	return sum
 }
+
+// asked are the questions that the worker got.
+func (w *world) asked() []*nodev1.RecordsRequest {
+	w.node.mu.Lock()
+	defer w.node.mu.Unlock()
+	return slices.Clone(w.node.asked)
+}
+
+// stored is a figure of the store.
+func (w *world) stored(n *int) int {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	return *n
+}
+
+// noted are the entries of the audit log that are kept.
+func (w *world) noted() []cay.AuditEntry {
+	w.store.mu.Lock()
+	defer w.store.mu.Unlock()
+	return slices.Clone(w.store.audit)
+}
