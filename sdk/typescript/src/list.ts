@@ -15,11 +15,39 @@ export interface ListFields extends Abortable {
 export function listQuery(options: ListFields, status: string | string[] | undefined, cursor: string | undefined): Query {
   const { createdAfter, order, limit } = options;
   return {
-    status: status === undefined ? undefined : [status].flat().join(","),
-    created_after: createdAfter instanceof Date ? createdAfter.toISOString() : createdAfter,
-    order, limit, cursor,
+    status: joined(status), created_after: rfc3339(createdAfter), order, limit, cursor,
     ...Object.fromEntries(Object.entries(options.metadata ?? {}).map(([key, value]) => [`metadata.${key}`, value])),
   };
+}
+
+/** What every list of what is over can be asked for. */
+export interface PastFields extends Abortable {
+  /** At or after this. */
+  from?: Date | string;
+  /** Before this. */
+  to?: Date | string;
+  /** By time; default desc. */
+  order?: "asc" | "desc";
+  /** Items of a page, at most 200; default 50. */
+  limit?: number;
+  /** Of every project, which needs a key with the scope admin; otherwise it is a 403 `forbidden`. */
+  allProjects?: boolean;
+}
+
+/** The query of a page of such a list. */
+export function pastQuery(options: PastFields, cursor: string | undefined): Query {
+  const { from, to, order, limit, allProjects } = options;
+  return { from: rfc3339(from), to: rfc3339(to), order, limit, cursor, all_projects: allProjects };
+}
+
+/** One or several words, as the query has them. */
+export function joined(words: string | readonly string[] | undefined): string | undefined {
+  return words === undefined ? undefined : [words].flat().join(",");
+}
+
+/** A time as the query has it. */
+export function rfc3339(time: Date | string | undefined): string | undefined {
+  return time instanceof Date ? time.toISOString() : time;
 }
 
 /** One page of a list. */

@@ -13,9 +13,9 @@ const silence = 50_000; // milliseconds without a byte; the server says somethin
 
 /**
  * Opens a stream of server-sent events and yields them until it ends. Leaving the loop closes the connection; a connection that
- * breaks, or is silent for 50 s, is an error with reason `stream_broken`.
+ * breaks, or is silent for 50 s, is an error with reason `stream_broken`. `opened` is called when the server has begun to answer.
  */
-export async function* openEvents(client: Client, request: RequestOptions): AsyncGenerator<ServerEvent> {
+export async function* openEvents(client: Client, request: RequestOptions, opened?: () => void): AsyncGenerator<ServerEvent> {
   const closing = new AbortController();
   const forward = (): void => closing.abort(request.signal?.reason);
   if (request.signal?.aborted) throw abortError(request.signal);
@@ -25,6 +25,7 @@ export async function* openEvents(client: Client, request: RequestOptions): Asyn
     if (!/^text\/event-stream\b/.test(response.headers.get("content-type") ?? "") || response.body === null) {
       throw new CaySandboxError(`${request.method} ${request.path}: the answer is no event stream`, { status: response.status, reason: "invalid_response" });
     }
+    opened?.();
     yield* parseEvents(watched(response.body, closing, request));
   } catch (error) {
     if (request.signal?.aborted) throw abortError(request.signal);

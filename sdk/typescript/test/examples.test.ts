@@ -54,6 +54,14 @@ function examples(name: string, start: () => Promise<Target>, skip: string | und
       assert.equal(stdout, "line 1\nline 2\nline 3\nline 4\nline 5\nfailed with code 3\n");
     });
 
+    it("what came of a sandbox that has ended", async (t) => {
+      if (!target.has("GET", "/v1/history")) return t.skip("the server has no history");
+      const { stdout } = await run(process.execPath, [`${root}build/examples/history.js`], { env: env() });
+      assert.match(stdout, /READY/);
+      assert.match(stdout, /TERMINATED/);
+      assert.match(stdout, /it ran for [\d.]+ s and used [\d.]+ s of cpu\n$/);
+    });
+
     it("terminal", async () => {
       const child = spawn(process.execPath, [`${root}build/examples/terminal.js`], { env: env(), stdio: ["pipe", "pipe", "inherit"] });
       let output = "";
@@ -87,7 +95,7 @@ describe("the package", () => {
   it("is what its name gives, built", async () => {
     const name = "@cayhq/sandbox";
     const built = (await import(name)) as Record<string, unknown>;
-    assert.deepEqual(Object.keys(built).sort(), ["CaySandboxError", "Job", "Sandbox", "Server", "Session", "createTar", "readTar"]);
+    assert.deepEqual(Object.keys(built).sort(), ["Audit", "CaySandboxError", "Events", "History", "Job", "Sandbox", "Server", "Session", "Usage", "createTar", "readTar"]);
     const { stdout } = await run(process.execPath, ["--input-type=module", "-e", `import { Sandbox } from "${name}"; console.log(typeof Sandbox.create)`], { cwd: root });
     assert.equal(stdout, "function\n");
   });

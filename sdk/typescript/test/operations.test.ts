@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { describe, it } from "node:test";
-import { Job, Sandbox, Server, Session } from "../src/index.js";
+import { Audit, Events, History, Job, Sandbox, Server, Session, Usage } from "../src/index.js";
 import type { Contexts } from "../src/contexts.js";
 import type { Files } from "../src/files.js";
 import { type OperationId, operations } from "../src/generated/operations.js";
@@ -14,7 +14,8 @@ type Methods<T> = Extract<{ [K in keyof T]: T[K] extends (...args: never[]) => u
 type Method =
   | `Sandbox.${Methods<typeof Sandbox>}` | `sandbox.${Methods<Sandbox>}` | `files.${Methods<Files>}` | `processes.${Methods<Processes>}`
   | `Job.${Methods<typeof Job>}` | `job.${Methods<Job>}` | `Session.${Methods<typeof Session>}` | `session.${Methods<Session>}` | `session files.${Methods<SessionFiles>}`
-  | `contexts.${Methods<Contexts>}` | `ports.${Methods<Ports>}` | `server.${Methods<Server>}`;
+  | `contexts.${Methods<Contexts>}` | `ports.${Methods<Ports>}` | `server.${Methods<Server>}`
+  | `History.${Methods<typeof History>}` | `Usage.${Methods<typeof Usage>}` | `Audit.${Methods<typeof Audit>}` | `Events.${Methods<typeof Events>}`;
 
 /** A method for every operation of the document: the compiler demands it. */
 const methods = {
@@ -100,6 +101,11 @@ const methods = {
   "delete-session-file": "session files.remove",
   "read-session-archive": "session files.downloadArchive",
   "write-session-archive": "session files.uploadArchive",
+  "list-history": "History.list",
+  "get-history-record": "History.get",
+  "get-usage": "Usage.get",
+  "list-audit": "Audit.list",
+  "list-project-events": "Events.list",
 } satisfies Record<OperationId, Method>;
 
 describe("the SDK", () => {
@@ -107,6 +113,7 @@ describe("the SDK", () => {
     assert.deepEqual(Object.keys(methods).sort(), Object.keys(operations).sort());
     const instances: Record<string, object> = {
       Sandbox, sandbox: Sandbox.prototype, Job, job: Job.prototype, Session, session: Session.prototype, "session files": SessionFiles.prototype, server: Server.prototype,
+      History, Usage, Audit, Events,
     };
     for (const [operation, name] of Object.entries(methods)) {
       const [holder, method] = name.split(".") as [string, string];

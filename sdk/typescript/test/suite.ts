@@ -6,6 +6,7 @@ import { execTests } from "./suite/exec.js";
 import { filesTests } from "./suite/files.js";
 import { lifeTests } from "./suite/life.js";
 import { processTests } from "./suite/processes.js";
+import { historyTests } from "./suite/history.js";
 import { jobTests } from "./suite/jobs.js";
 import { liveTests } from "./suite/live.js";
 import { sessionTests } from "./suite/sessions.js";
@@ -44,6 +45,7 @@ export function suite(name: string, start: () => Promise<Target>, options: { ski
     codeTests(shared);
     jobTests(shared);
     sessionTests(shared);
+    historyTests(shared);
     lifeTests(shared);
   });
 }

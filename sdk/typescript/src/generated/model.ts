@@ -1,5 +1,23 @@
 // Generated from openapi.json by scripts/generate.mjs. Do not edit.
 
+export interface Amounts {
+  /** Promised cores × running seconds */
+  allocatedCpuSeconds: number;
+  /** Promised disk × running and paused seconds */
+  allocatedDiskGbSeconds: number;
+  /** Promised memory × running and paused seconds */
+  allocatedMemoryMbSeconds: number;
+  /** Really used */
+  cpuSeconds: number;
+  egressBytes: number;
+  /** Really used */
+  memoryMbSeconds: number;
+  pausedSeconds: number;
+  runningSeconds: number;
+  /** How many different ones */
+  sandboxes: number;
+}
+
 export interface ArchiveAnswer {
   bytes: number;
   directories: number;
@@ -7,6 +25,38 @@ export interface ArchiveAnswer {
   files: number;
   /** Devices, FIFOs and sockets */
   skipped: number;
+}
+
+export interface AuditEntry {
+  /** The operation's id in this document, such as create-sandbox; of the simple door that which it is another form of; unmatched: refused before that was known */
+  action: string;
+  /** RFC 3339, UTC, milliseconds */
+  at: string | null;
+  /** Digits; grows with every entry */
+  id: string;
+  /** null: of nobody known */
+  keyId: string | null;
+  /** The id that the URL names, or that was made; null: none */
+  object: string | null;
+  /** null: of nobody known */
+  projectId: string | null;
+  /** Of the problem; null: it was none */
+  reason: string | null;
+  /** Of the connection: behind a proxy the proxy's */
+  remoteAddr: string;
+  requestId: string;
+  /** Of the answer */
+  status: number;
+  /** null: it was not traced */
+  traceId: string | null;
+  /** At most 256 bytes */
+  userAgent: string;
+}
+
+export interface AuditEntryList {
+  items: AuditEntry[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
 }
 
 export interface ChmodRequest {
@@ -809,6 +859,78 @@ export interface ProgramFile {
   size: number;
 }
 
+export interface ProjectEvent {
+  /** RFC 3339, UTC, milliseconds */
+  at: string | null;
+  /** Of status: from, to, reason. Of oom: process_id, pid, rss_mb. Of disk_full: disk_mb, limit_mb. Of job_status: from, to, attempt. Of session_status: from, to, reason. from is empty of what is new */
+  data: { [key: string]: unknown };
+  /** Digits; grows with every event */
+  id: string;
+  /** Of a job's; null of others */
+  jobId: string | null;
+  /** Of a job the one that it runs in; null: none */
+  sandboxId: string | null;
+  /** Of a session's; null of others */
+  sessionId: string | null;
+  /** status, oom, disk_full (of a sandbox), job_status, session_status; further ones may come */
+  type: string;
+}
+
+export interface ProjectEventList {
+  items: ProjectEvent[];
+  /** Give it as after for what follows; null at the end of what there is now */
+  nextCursor: string | null;
+  /** Events after the id that was given are no longer kept: the page begins with the oldest that is */
+  reset: boolean;
+}
+
+export interface Record {
+  /** Of a process the command, of a program its beginning; at most 4096 bytes. Empty where the server does not record commands */
+  command: string;
+  /** Of a process as its sandbox says, of a sandbox as its worker measured */
+  cpuSeconds: number;
+  durationMs: number;
+  /** RFC 3339, UTC, milliseconds */
+  endedAt: string | null;
+  /** null without a program's end */
+  exitCode: number | null;
+  /** Of what it tells: prc_, job_, ses_ or sbx_ */
+  id: string;
+  /** Who asked for it; null: the platform itself, or not known */
+  keyId: string | null;
+  /** sandbox, job, session, exec, code, process, terminal; further ones may come */
+  kind: string;
+  /** Of programs and jobs; null of others */
+  language: string | null;
+  name: string;
+  /** It ended as one would wish: exit code 0, success, deleted or past its time */
+  ok: boolean;
+  /** Of a process its reason, of a job its status, of a sandbox or session its status_reason */
+  outcome: string;
+  /** As cpu_seconds */
+  peakMemoryMb: number;
+  projectId: string;
+  /** Where it ran; of a job the one of its last attempt; null: nowhere */
+  sandboxId: string | null;
+  /** Whose files it could reach; null: none */
+  sessionId: string | null;
+  /** Without SIG; null when it exited by itself */
+  signal: string | null;
+  /** RFC 3339, UTC, milliseconds */
+  startedAt: string | null;
+  stderrBytes: number;
+  /** That were written, kept or not */
+  stdoutBytes: number;
+  /** Of the request, where it was traced; null otherwise */
+  traceId: string | null;
+}
+
+export interface RecordList {
+  items: Record[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
+}
+
 export interface ResizeRequest {
   cols: number;
   rows: number;
@@ -1106,6 +1228,44 @@ export interface Usage {
   egressBytes: number;
   memoryMbSeconds: number;
   peakMemoryMb: number;
+}
+
+export interface UsageItem {
+  /** Promised cores × running seconds */
+  allocatedCpuSeconds: number;
+  /** Promised disk × running and paused seconds */
+  allocatedDiskGbSeconds: number;
+  /** Promised memory × running and paused seconds */
+  allocatedMemoryMbSeconds: number;
+  /** Really used */
+  cpuSeconds: number;
+  /** UTC; with group_by=day */
+  day?: string;
+  egressBytes: number;
+  /** Really used */
+  memoryMbSeconds: number;
+  pausedSeconds: number;
+  /** With group_by=project */
+  projectId?: string;
+  runningSeconds: number;
+  /** With group_by=sandbox */
+  sandboxId?: string;
+  /** How many different ones */
+  sandboxes: number;
+}
+
+export interface UsageReport {
+  /** The first day, UTC */
+  from: string;
+  groupBy: string[];
+  /** By day, project and sandbox. What used nothing is left out */
+  items: UsageItem[];
+  /** Give it as cursor for what follows; null at the end */
+  nextCursor: string | null;
+  /** The last day, UTC; it is counted */
+  to: string;
+  /** Of all items, not of this page alone */
+  total: Amounts;
 }
 
 export type WatchOverflow = { [key: string]: unknown };

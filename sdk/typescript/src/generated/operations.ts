@@ -10,6 +10,10 @@ export const operations = {
   "metrics": { method: "GET", path: "/metrics" },
   "openapi": { method: "GET", path: "/openapi.json" },
   "readyz": { method: "GET", path: "/readyz" },
+  "list-audit": { method: "GET", path: "/v1/audit" },
+  "list-project-events": { method: "GET", path: "/v1/events" },
+  "list-history": { method: "GET", path: "/v1/history" },
+  "get-history-record": { method: "GET", path: "/v1/history/{id}" },
   "get-info": { method: "GET", path: "/v1/info" },
   "list-jobs": { method: "GET", path: "/v1/jobs" },
   "submit-job": { method: "POST", path: "/v1/jobs" },
@@ -87,6 +91,7 @@ export const operations = {
   "write-session-file": { method: "PUT", path: "/v1/sessions/{id}/files/content" },
   "delete-session-file": { method: "DELETE", path: "/v1/sessions/{id}/files/content" },
   "create-ticket": { method: "POST", path: "/v1/tickets" },
+  "get-usage": { method: "GET", path: "/v1/usage" },
 } as const;
 
 export type OperationId = keyof typeof operations;

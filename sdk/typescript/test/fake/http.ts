@@ -20,7 +20,11 @@ export class Problem extends Error {
 
 export const notFound = (what: string): Problem => new Problem(404, "not_found", `${what} does not exist`);
 
+/** What was answered with a body of JSON. */
+export const answers = new WeakMap<ServerResponse, unknown>();
+
 export function sendJson(res: ServerResponse, status: number, body?: unknown): void {
+  answers.set(res, body);
   if (body === undefined) res.writeHead(status).end();
   else res.writeHead(status, { "content-type": "application/json" }).end(JSON.stringify(body));
 }
@@ -30,6 +34,7 @@ export function sendProblem(res: ServerResponse, problem: Problem): void {
     res.destroy();
     return;
   }
+  answers.set(res, { reason: problem.reason });
   res.writeHead(problem.status, { "content-type": "application/problem+json", ...problem.headers });
   res.end(JSON.stringify({
     type: `urn:cay:problem:${problem.reason}`, title: problem.reason, status: problem.status, detail: problem.message, reason: problem.reason,

@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { changes, interpreters, look } from "./code.js";
 import { FakeFiles } from "./files.js";
+import type { FakeHistory } from "./history.js";
 import { EventStream, Keyed, Problem, notFound, page, readJson, sendJson } from "./http.js";
 import { FakeProcess, newId } from "./process.js";
 import type { FakeSessions, SessionUse } from "./sessions.js";
@@ -27,13 +28,16 @@ class FakeJob extends EventEmitter {
   canceled = false;
   #startedAt: Date | undefined;
   #finishedAt: Date | undefined;
+  readonly #history: FakeHistory;
   #left: Fields = { files_changed: [], files_truncated: false, outputs: [] };
 
-  constructor(fields: Fields) {
+  constructor(fields: Fields, history: FakeHistory) {
     super();
     this.setMaxListeners(0);
     this.fields = fields;
+    this.#history = history;
     new FakeFiles(this.root); // makes the directories
+    this.#tell("");
   }
 
   get ended(): boolean {
@@ -84,12 +88,29 @@ class FakeJob extends EventEmitter {
     if (this.ended) return;
     this.#finishedAt = new Date();
     this.#become(status);
+    this.#record();
     this.emit("finished");
   }
 
   #become(status: string): void {
+    const from = this.status;
     this.status = status;
+    this.#tell(from);
     this.emit("status");
+  }
+
+  #tell(from: string): void {
+    const owner = { job_id: this.id, ...(this.#startedAt === undefined ? {} : { sandbox_id: this.sandboxId }) };
+    this.#history.event(owner, "job_status", { from, to: this.status, attempt: this.#startedAt === undefined ? 0 : 1 });
+  }
+
+  #record(): void {
+    const { session_id = null, language = "python", code } = this.fields;
+    const how = {
+      sandbox_id: this.#startedAt === undefined ? null : this.sandboxId, session_id, language, command: String(code), outcome: this.status, ok: this.status === "success",
+    };
+    if (this.process === undefined) this.#history.record("job", this.id, this.queuedAt, how);
+    else this.#history.recordProcess("job", this.process, { ...how, id: this.id });
   }
 
   output(path: string): Buffer {
@@ -151,11 +172,13 @@ function textOrBytes(data: Buffer): Fields {
 
 export class FakeJobs {
   readonly #sessions: FakeSessions;
+  readonly #history: FakeHistory;
   readonly #keyed = new Keyed<FakeJob>();
   readonly jobs = new Map<string, FakeJob>();
 
-  constructor(sessions: FakeSessions) {
+  constructor(sessions: FakeSessions, history: FakeHistory) {
     this.#sessions = sessions;
+    this.#history = history;
   }
 
   stop(): void {
@@ -207,7 +230,7 @@ export class FakeJobs {
     const language = String(fields["language"] ?? "python");
     if (interpreters[language] === undefined) throw new Problem(422, "unprocessable", `language: there is no ${language}; there are ${Object.keys(interpreters).join(", ")}`);
     const session = fields["session_id"] === undefined ? undefined : this.#sessions.find(String(fields["session_id"]));
-    const job = new FakeJob(fields);
+    const job = new FakeJob(fields, this.#history);
     this.jobs.set(job.id, job);
     const shared = fields["session_shared"] === true;
     setImmediate(() => void (session === undefined ? job.run(undefined) : session.turn(job.sandboxId, shared, (use) => job.run(use))));

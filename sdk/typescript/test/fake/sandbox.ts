@@ -5,6 +5,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { FakeContext, changes, interpreters, look } from "./code.js";
 import { FakeFiles } from "./files.js";
+import type { FakeHistory } from "./history.js";
 import { EventStream, Keyed, Problem, notFound, readBody, readJson, sendJson } from "./http.js";
 import { FakeProcess, type StartFields } from "./process.js";
 import type { SessionUse } from "./sessions.js";
@@ -20,30 +21,34 @@ export class FakeSandbox {
   readonly contexts = new Map<string, FakeContext>();
   readonly ports = new Map<number, Fields>();
   readonly sockets = new Set<ServerSocket>();
-  readonly history: Fields[] = [];
   readonly createdAt = new Date();
-  #listeners: (() => void)[] = [];
+  readonly #history: FakeHistory;
+  #since = Date.now(); // when it took the status that it has
   readonly #started = new Keyed<FakeProcess>();
   readonly #use: SessionUse | undefined;
   status = "CREATING";
   fields: Fields;
   expiresAt = new Date(Date.now() + 3_600_000);
 
-  constructor(id: string, fields: Fields, use: SessionUse | undefined) {
+  constructor(id: string, fields: Fields, use: SessionUse | undefined, history: FakeHistory) {
     this.id = id;
+    this.#history = history;
     this.fields = fields;
     this.#use = use;
     use?.mount(this.root);
   }
 
   become(status: string): void {
+    const from = this.status;
+    const seconds = (Date.now() - this.#since) / 1000;
+    const { cpu, memory_mb, disk_gb } = this.info as { cpu: number; memory_mb: number; disk_gb: number };
+    if (from === "READY" || from === "PAUSED") {
+      const paused = from === "PAUSED" ? seconds : 0;
+      this.#history.take({ sandbox_id: this.id, running_seconds: seconds - paused, paused_seconds: paused, cpu, memory_mb, disk_gb });
+    }
+    this.#since = Date.now();
     this.status = status;
-    this.record("status", { status });
-  }
-
-  record(type: string, data: Fields): void {
-    this.history.push({ id: String(this.history.length + 1), sandbox_id: this.id, type, at: new Date().toISOString(), data });
-    for (const wake of this.#listeners.splice(0)) wake();
+    this.#history.event({ sandbox_id: this.id }, "status", { from, to: status, ...(this.ended ? { reason: "deleted" } : {}) });
   }
 
   get ended(): boolean {
@@ -58,6 +63,11 @@ export class FakeSandbox {
     this.#use?.end();
     fs.rmSync(this.root, { recursive: true, force: true });
     this.become("TERMINATED");
+    this.#history.record("sandbox", this.id, this.createdAt, { sandbox_id: this.id, session_id: this.#session, outcome: "deleted", ok: true });
+  }
+
+  get #session(): unknown {
+    return this.fields["session_id"] ?? null;
   }
 
   get info(): Fields {
@@ -67,7 +77,7 @@ export class FakeSandbox {
       cpu: f["cpu"] ?? 1, memory_mb: f["memory_mb"] ?? 512, disk_gb: f["disk_gb"] ?? 1, pids: f["pids"] ?? 512, ttl_seconds: f["ttl_seconds"] ?? 3600,
       idle_timeout_seconds: f["idle_timeout_seconds"] ?? null, on_timeout: f["on_timeout"] ?? "terminate", paused_ttl_seconds: 86400, auto_resume: f["auto_resume"] ?? true,
       network: f["network"] ?? [], env: f["env"] ?? {}, metadata: f["metadata"] ?? {}, user: "sandbox", workdir: "/workspace", worker_id: null, runtime_id: null,
-      session_id: f["session_id"] ?? null, session_shared: f["session_shared"] ?? false, managed_by: null,
+      session_id: this.#session, session_shared: f["session_shared"] ?? false, managed_by: null,
       created_at: this.createdAt.toISOString(), ready_at: this.createdAt.toISOString(), expires_at: this.expiresAt.toISOString(), last_active_at: this.createdAt.toISOString(),
       ended_at: this.ended ? new Date().toISOString() : null, detail: null, create_ms: { queue: 0, schedule: 0, boot: 1, total: 1 },
       usage: { cpu_seconds: 0, memory_mb_seconds: 0, peak_memory_mb: 0, disk_mb: 0, egress_bytes: 0 },
@@ -83,7 +93,7 @@ export class FakeSandbox {
     switch (`${req.method} ${[group, name === undefined ? [] : "*", operation ?? []].flat().join("/")}`) {
       case "POST exec": {
         const fields = await readJson(req);
-        return this.#deliver(req, res, this.#started.get(req, () => this.start(fields as unknown as StartFields, { defaultTimeout: 60 })), fields, false);
+        return this.#deliver(req, res, this.#started.get(req, () => this.start("exec", fields as unknown as StartFields, { defaultTimeout: 60 })), fields, false);
       }
       case "POST code": {
         const fields = await readJson(req);
@@ -95,7 +105,7 @@ export class FakeSandbox {
         const { name, tty, stdin_open: stdinOpen } = fields as { name?: string; tty?: boolean; stdin_open?: boolean };
         const process = this.#started.get(req, () => {
           if (name !== undefined && this.processes.some((p) => p.name === name && p.exit === undefined)) throw new Problem(409, "already_exists", `a process named ${name} runs`);
-          return this.start(fields as unknown as StartFields, { name: name ?? null, tty: tty ?? false, stdinOpen: stdinOpen ?? false, defaultTimeout: null });
+          return this.start("process", fields as unknown as StartFields, { name: name ?? null, tty: tty ?? false, stdinOpen: stdinOpen ?? false, defaultTimeout: null });
         });
         await new Promise((resolve) => setImmediate(resolve)); // one that cannot start says so at once
         return sendJson(res, 201, process.info);
@@ -151,7 +161,11 @@ export class FakeSandbox {
     throw notFound("route");
   }
 
-  start(fields: StartFields, options: { name?: string | null; tty?: boolean; stdinOpen?: boolean; defaultTimeout: number | null } & { cwd?: string }): FakeProcess {
+  start(
+    kind: "exec" | "code" | "process" | "terminal", fields: StartFields,
+    options: { name?: string | null; tty?: boolean; stdinOpen?: boolean; defaultTimeout: number | null } & { cwd?: string },
+    recorded: Fields = { command: [fields.command].flat().join(" ") },
+  ): FakeProcess {
     const cwd = String((fields as unknown as Fields)["cwd"] ?? "/workspace");
     if (!fs.existsSync(this.files.local(cwd))) throw new Problem(422, "unprocessable", `cwd ${cwd} does not exist`);
     const process = new FakeProcess(fields, {
@@ -159,6 +173,8 @@ export class FakeSandbox {
       stdinOpen: options.stdinOpen ?? false, defaultTimeout: options.defaultTimeout,
     });
     this.processes.push(process);
+    // Not before those who listen have made of its end what it is.
+    void process.ended().then(() => this.#history.recordProcess(kind, process, { sandbox_id: this.id, session_id: this.#session, ...recorded }));
     return process;
   }
 
@@ -171,7 +187,7 @@ export class FakeSandbox {
     const before = look(this.root);
     const { code, language: _, context_id: __, ...rest } = fields;
     // The process of a run in a context repeats what the context said.
-    const process = this.start({ ...rest, command: context === undefined ? interpreter(String(code)) : ["cat"] }, { defaultTimeout: 60, stdinOpen: stdinOpen || context !== undefined });
+    const process = this.start("code", { ...rest, command: context === undefined ? interpreter(String(code)) : ["cat"] }, { defaultTimeout: 60, stdinOpen: stdinOpen || context !== undefined }, { command: String(code), language });
     let answer: Fields = {};
     void context?.run(String(code)).then((said) => {
       answer = said;
@@ -295,22 +311,7 @@ export class FakeSandbox {
   }
 
   async #events(req: IncomingMessage, res: ServerResponse, query: URLSearchParams): Promise<void> {
-    const after = Number(req.headers["last-event-id"] ?? query.get("after") ?? 0);
-    if (query.get("follow") !== "true") {
-      const limit = Number(query.get("limit") ?? 100);
-      const items = this.history.slice(after, after + limit);
-      return sendJson(res, 200, { items, next_cursor: after + limit < this.history.length ? String(after + limit) : null });
-    }
-    const events = new EventStream(res);
-    for (let at = after; !events.isGone; ) {
-      const next = this.history[at];
-      if (next !== undefined) {
-        at++;
-        await events.send(String(next["type"]), next, String(next["id"]));
-        if ((next["data"] as Fields)["status"] === "TERMINATED") break;
-      } else await Promise.race([new Promise<void>((resolve) => this.#listeners.push(resolve)), events.gone]);
-    }
-    events.end();
+    return await this.#history.send(req, res, query, (event) => event["sandbox_id"] === this.id, (event) => (event["data"] as Fields)["to"] === "TERMINATED");
   }
 
   async #logs(_req: IncomingMessage, res: ServerResponse, query: URLSearchParams): Promise<void> {
@@ -318,7 +319,7 @@ export class FakeSandbox {
     if (query.get("follow") !== "true") return sendJson(res, 200, { items: [entry], next_cursor: null });
     const events = new EventStream(res);
     if (query.get("after") === null) await events.send("log", entry, "1");
-    while (!this.ended && !events.isGone) await Promise.race([new Promise<void>((resolve) => this.#listeners.push(resolve)), events.gone]);
+    while (!this.ended && !events.isGone) await Promise.race([this.#history.next(), events.gone]);
     events.end();
   }
 
@@ -357,7 +358,7 @@ export class FakeSandbox {
       const { type, tty, cols, rows, ...fields } = message;
       switch (type) {
         case "start":
-          return begin(() => route === "code" ? this.#code(fields, true) : this.start(fields as unknown as StartFields, { tty: tty === true, stdinOpen: true, defaultTimeout: 60 }));
+          return begin(() => route === "code" ? this.#code(fields, true) : this.start("exec", fields as unknown as StartFields, { tty: tty === true, stdinOpen: true, defaultTimeout: 60 }));
         case "close_stdin":
           return process?.closeStdin();
         case "signal":
@@ -370,6 +371,6 @@ export class FakeSandbox {
     };
     const attached = query.get("process_id");
     if (attached !== null) begin(() => this.find(attached), Number(query.get("offset") ?? 0));
-    else if (route === "terminal") begin(() => this.start({ command: ["/bin/sh"] }, { tty: true, stdinOpen: true, defaultTimeout: null }));
+    else if (route === "terminal") begin(() => this.start("terminal", { command: ["/bin/sh"] }, { tty: true, stdinOpen: true, defaultTimeout: null }));
   }
 }

@@ -2,6 +2,7 @@
 import { type IncomingMessage, type Server, type ServerResponse, createServer } from "node:http";
 import type { AddressInfo, Socket } from "node:net";
 import type { Duplex } from "node:stream";
+import { FakeHistory } from "./history.js";
 import { Keyed, Problem, notFound, page, readJson, sendJson, sendProblem } from "./http.js";
 import { FakeJobs, hasMetadata } from "./jobs.js";
 import { newId } from "./process.js";
@@ -34,8 +35,9 @@ export class FakeServer {
   readonly #sockets = new Set<Socket>();
   readonly #tickets = new Map<string, string>();
   readonly #created = new Keyed<FakeSandbox>();
-  readonly #sessions = new FakeSessions();
-  readonly #jobs = new FakeJobs(this.#sessions);
+  readonly #history = new FakeHistory();
+  readonly #sessions = new FakeSessions(this.#history);
+  readonly #jobs = new FakeJobs(this.#sessions, this.#history);
   /** Sees every request as it comes. */
   watch: ((req: IncomingMessage, res: ServerResponse) => void) | undefined;
   /** Milliseconds that a create takes. */
@@ -117,6 +119,7 @@ export class FakeServer {
     if (fault?.cutAfter !== undefined) cut(res, fault.cutAfter);
     const url = new URL(req.url ?? "", this.url);
     const parts = url.pathname.split("/").filter((part) => part !== "");
+    res.once("finish", () => this.#history.audit(req, res));
     if (parts[0] !== "v1") return this.#plain(res, parts[0] ?? "");
     this.#authorize(req, url);
     const [, group, id, ...rest] = parts;
@@ -124,6 +127,11 @@ export class FakeServer {
     if (group === "sessions") return this.#sessions.handle(req, res, parts.slice(2), url.searchParams);
     if (group === "sandboxes") return this.#sandboxes(req, res, url, id, rest);
     switch (`${req.method} ${group}`) {
+      case "GET history":
+      case "GET usage":
+      case "GET audit":
+      case "GET events":
+        return this.#history.handle(req, res, group as string, id, url.searchParams);
       case "GET info":
         return sendJson(res, 200, { version: "fake", isolation: "none", enforced: [], features: [], limits: {}, runtimes: [] });
       case "GET runtimes":
@@ -178,9 +186,8 @@ export class FakeServer {
   #create(fields: Record<string, unknown>): FakeSandbox {
     const id = newId("sbx");
     const use = fields["session_id"] === undefined ? undefined : this.#sessions.find(String(fields["session_id"])).use(id, fields["session_shared"] === true);
-    const sandbox = new FakeSandbox(id, fields, use);
+    const sandbox = new FakeSandbox(id, fields, use, this.#history);
     this.sandboxes.set(sandbox.id, sandbox);
-    sandbox.record("created", {});
     if (this.bootTime === 0) sandbox.become("READY");
     else setTimeout(() => sandbox.become("READY"), this.bootTime);
     return sandbox;

@@ -4,6 +4,7 @@ import type { IncomingMessage, ServerResponse } from "node:http";
 import { tmpdir } from "node:os";
 import { join, posix } from "node:path";
 import { FakeFiles } from "./files.js";
+import type { FakeHistory } from "./history.js";
 import { Keyed, Problem, notFound, page, readJson, sendJson } from "./http.js";
 import { hasMetadata } from "./jobs.js";
 import { newId } from "./process.js";
@@ -24,12 +25,15 @@ class FakeSession {
   readonly files = new FakeFiles(this.root);
   readonly users = new Map<string, { shared: boolean }>(); // by sandbox
   readonly #createdAt = new Date();
+  readonly #history: FakeHistory;
   #endedAt: Date | undefined;
   #turns: Promise<unknown> = Promise.resolve();
 
-  constructor(fields: Fields) {
+  constructor(fields: Fields, history: FakeHistory) {
     this.fields = fields;
+    this.#history = history;
     fs.mkdirSync(join(this.root, "session"));
+    history.event({ session_id: this.id }, "session_status", { from: "", to: "active" });
   }
 
   get ended(): boolean {
@@ -37,8 +41,11 @@ class FakeSession {
   }
 
   end(): void {
-    this.#endedAt ??= new Date();
+    if (this.ended) return;
+    this.#endedAt = new Date();
     fs.rmSync(this.root, { recursive: true, force: true });
+    this.#history.event({ session_id: this.id }, "session_status", { from: "active", to: "deleted", reason: "deleted" });
+    this.#history.record("session", this.id, this.#createdAt, { session_id: this.id, name: this.fields["name"] ?? "", outcome: "deleted", ok: true });
   }
 
   get info(): Fields {
@@ -74,6 +81,11 @@ class FakeSession {
 export class FakeSessions {
   readonly sessions = new Map<string, FakeSession>();
   readonly #keyed = new Keyed<FakeSession>();
+  readonly #history: FakeHistory;
+
+  constructor(history: FakeHistory) {
+    this.#history = history;
+  }
 
   /** A session that a body names. */
   find(id: string): FakeSession {
@@ -116,7 +128,7 @@ export class FakeSessions {
     if (name !== undefined && !/^[A-Za-z0-9._-]{1,64}$/.test(String(name))) throw new Problem(400, "invalid_request", "name: it has characters that a name cannot have");
     const taken = name === undefined ? undefined : [...this.sessions.values()].find((s) => !s.ended && s.fields["name"] === name);
     if (taken !== undefined) throw new Problem(409, "already_exists", `name: session ${taken.id} has it`, {}, { session_id: taken.id });
-    const session = new FakeSession(fields);
+    const session = new FakeSession(fields, this.#history);
     this.sessions.set(session.id, session);
     return session;
   }
