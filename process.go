@@ -80,6 +80,10 @@ type ProcessExit struct {
 	Detail    string // for start_failed: why
 	StdoutLen int64  // true sizes in bytes
 	StderrLen int64
+
+	// What the process used with the children that it waited for: the word of the sandbox's agent, within what its limits allow.
+	CPU          time.Duration `json:"cpu_ns,omitempty"`
+	PeakMemoryMB int64         `json:"peak_memory_mb,omitempty"` // of the largest of them
 }
 
 // OK reports exit code 0 without a timeout.

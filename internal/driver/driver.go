@@ -34,6 +34,7 @@ type Handle string
 // Spec is what a claim settles.
 type Spec struct {
 	SandboxID cay.ID
+	ProjectID cay.ID  // whose it is
 	CPU       float64 // cores of quota; at most the shape's
 	MemoryMB  int64
 	Pids      int64

@@ -73,7 +73,9 @@ func (s *Session) output(c *connection, stream cay.Stream, f wire.Frame) error {
 	p.connNext = offset + int64(len(data))
 	p.mu.Unlock()
 	switch err := p.log.Append(stream, offset, data); {
-	case err == nil || errors.Is(err, spool.ErrEnded):
+	case err == nil:
+		s.cfg.Counters.Stored.Add(int64(len(data)))
+	case errors.Is(err, spool.ErrEnded):
 	case errors.Is(err, spool.ErrOrder):
 		return violation("%v", err)
 	case !p.unkept.Swap(true): // once: a full disk of the host is met by every frame

@@ -3,6 +3,7 @@ package router
 import (
 	"cmp"
 	"context"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -175,7 +176,7 @@ func (s *Session) register(spec StartSpec) (p *Process, fresh bool, err error) {
 	log, err := s.cfg.Spool.Create(spool.Process{
 		ID: spec.ID, Name: ps.Name, Command: command, User: ps.User, Cwd: ps.Cwd, TTY: ps.TTY, StdinOpen: ps.StdinOpen,
 		Cols: ps.Cols, Rows: ps.Rows, MaxOutput: ps.MaxOutput, Stream: s.nextStream, StartedAt: time.Now(),
-		KillOnDisconnect: spec.KillOnDisconnect, HangupOnDisconnect: spec.HangupOnDisconnect, Code: code,
+		KillOnDisconnect: spec.KillOnDisconnect, HangupOnDisconnect: spec.HangupOnDisconnect, Code: code, Origin: spec.Origin,
 	})
 	if err != nil {
 		return nil, false, cay.Errorf(cay.InvalidRequest, "process_id is malformed or in use").Because(err)
@@ -400,6 +401,9 @@ func exitOf(reason cay.ExitReason, detail string) cay.ProcessExit {
 	return e
 }
 
+// SandboxEnded is the exit of a process that ended with its sandbox.
+func SandboxEnded() cay.ProcessExit { return exitOf(cay.ExitSandboxEnded, "the sandbox ended") }
+
 // exitBy turns what the agent says of an end into an exit. What the node itself did to the process outranks the agent's word.
 func (p *Process) exitBy(m *guestv1.Exited) cay.ProcessExit {
 	e := cay.ProcessExit{Code: int(uint8(m.Code)), Reason: cay.ExitExited}
@@ -409,15 +413,16 @@ func (p *Process) exitBy(m *guestv1.Exited) cay.ProcessExit {
 	if m.DurationMs > 0 {
 		e.Duration = time.Duration(min(m.DurationMs, int64(1<<40))) * time.Millisecond
 	}
+	e.CPU, e.PeakMemoryMB = p.used(m)
 	p.mu.Lock()
 	bySignal := e.Signal != ""
 	switch {
 	case p.notStarted && !bySignal:
 		e.Reason, e.Detail = cay.ExitStartFailed, startFailure(p.log)
 	case p.timedOut && (bySignal || p.interrupted || e.Code == 128+int(unix.SIGKILL)):
-		d := e.Duration
+		said := e
 		e = exitOf(cay.ExitTimeout, "")
-		e.Duration = d
+		e.Duration, e.CPU, e.PeakMemoryMB = said.Duration, said.CPU, said.PeakMemoryMB
 	case bySignal && (p.oom || m.Oom):
 		e.Reason, e.OOM, e.Killed = cay.ExitOOM, true, true
 	case bySignal && (p.killed || p.signalled == unix.Signal(m.Signal)):
@@ -425,6 +430,26 @@ func (p *Process) exitBy(m *guestv1.Exited) cay.ProcessExit {
 	}
 	p.mu.Unlock()
 	return e
+}
+
+// cpuSlack is what a process may have used beyond its time on all of its sandbox's cores, in seconds: kernels count in ticks.
+const cpuSlack = 0.1
+
+// used is what the agent says that a process used, within what can be: the sandbox's cores since the start, by this node's clock, and
+// its memory.
+func (p *Process) used(m *guestv1.Exited) (cpu time.Duration, peakMB int64) {
+	limits := p.s.cfg.Limits()
+	if limits.CPU <= 0 {
+		return 0, 0
+	}
+	most := max(time.Since(p.log.Process().StartedAt).Seconds(), 0)*limits.CPU + cpuSlack
+	said := float64(max(m.CpuUs, 0)) / 1e6
+	peak := max(m.PeakRssKb, 0)
+	peakMB = peak / 1024
+	if peak%1024 != 0 {
+		peakMB++
+	}
+	return time.Duration(min(said, most, math.MaxInt32) * float64(time.Second)), min(peakMB, limits.MemoryMB)
 }
 
 // startFailure is why a process did not start: what the agent wrote on its stderr.
@@ -471,6 +496,7 @@ func (p *Process) finish(e cay.ProcessExit) {
 	close(p.done)
 	p.mu.Unlock()
 	p.stopTimers()
+	s.cfg.Ended(p.log.Process())
 	s.mu.Lock()
 	s.forgetTables(p)
 	s.markDirty(p)
@@ -532,14 +558,17 @@ func (s *Session) saveDirty() {
 	}
 }
 
-// sweep drops ended processes whose time of keeping is over.
+// sweep drops ended processes whose time of keeping is over, and of the others what only their record needed: on disk it stays, for a
+// node that starts anew.
 func (s *Session) sweep() {
 	s.cfg.Spool.Sweep()
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for id := range s.processes {
+	for id, p := range s.processes {
 		if _, ok := s.cfg.Spool.Get(id); !ok {
 			delete(s.processes, id)
+		} else if _, unsaved := s.dirty[p]; !unsaved && p.isDone() {
+			p.log.DropOrigin()
 		}
 	}
 }

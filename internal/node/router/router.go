@@ -10,6 +10,7 @@ import (
 	"context"
 	"log/slog"
 	"net"
+	"sync/atomic"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -86,15 +87,35 @@ type Config struct {
 	// Said takes what the agent has to say: a level, one of debug, info, warn and error, and a message, which is bounded but otherwise as it
 	// came. It must not block. Nil: nobody listens.
 	Said func(level, message string)
+	// Ended is told of each process that has ended, once, after its readers were. It must not block. Nil: nobody asks.
+	Ended func(spool.Process)
+	// Limits are the sandbox's as they are now; they bound what its agent may say that a process used. Nil: nothing of that is believed.
+	Limits func() Limits
+	// Counters are added to; several Sessions may share them. Nil: nobody counts.
+	Counters *Counters
 	// Frozen says that the sandbox is frozen as the Session begins.
 	Frozen bool
 	Timing Timing
 }
 
+// Limits are what a sandbox may use.
+type Limits struct {
+	CPU      float64 // cores
+	MemoryMB int64
+}
+
+// Counters count what happens in Sessions.
+type Counters struct {
+	Reconnects atomic.Int64 // connections of an agent beyond its first
+	Violations atomic.Int64 // of the protocol, by agents
+	Stored     atomic.Int64 // bytes of output that spools took
+}
+
 // StartSpec is a process to start, and what its first reader is to it.
 type StartSpec struct {
-	ID   cay.ID // chosen by the caller: a repeated start attaches to the first
-	Spec cay.ProcessSpec
+	ID     cay.ID // chosen by the caller: a repeated start attaches to the first
+	Spec   cay.ProcessSpec
+	Origin *spool.Origin // kept with the process
 
 	Hold               bool // the reader holds the process back
 	Foreground         bool // counts as activity while the reader is there

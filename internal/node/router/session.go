@@ -12,6 +12,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/driver"
+	"github.com/cayhq/cay/internal/node/spool"
 	"github.com/cayhq/cay/internal/wire"
 	"github.com/cayhq/cay/internal/wire/guestv1"
 )
@@ -54,6 +55,7 @@ type Session struct {
 	lazyTimer  *time.Timer
 	violations []time.Time
 	gaveUp     bool
+	greeted    bool // there was a hello
 	adopting   bool // until the first hello: it may name processes that this node does not know
 }
 
@@ -71,6 +73,15 @@ func New(cfg Config) *Session {
 	}
 	if cfg.GiveUp == nil {
 		cfg.GiveUp = func(string) {}
+	}
+	if cfg.Ended == nil {
+		cfg.Ended = func(spool.Process) {}
+	}
+	if cfg.Limits == nil {
+		cfg.Limits = func() Limits { return Limits{} }
+	}
+	if cfg.Counters == nil {
+		cfg.Counters = new(Counters)
 	}
 	// Request ids and stream numbers never come twice in a sandbox's life, which spans many Sessions.
 	base := uint64(time.Now().UnixNano())
@@ -123,7 +134,7 @@ func (s *Session) End() {
 	}
 	s.mu.Unlock()
 	for _, p := range running {
-		p.finish(exitOf(cay.ExitSandboxEnded, "the sandbox ended"))
+		p.finish(SandboxEnded())
 	}
 }
 
@@ -260,6 +271,7 @@ func rest(ctx context.Context, d time.Duration) {
 // strike counts a violation; true: it was one too many.
 func (s *Session) strike(why error) bool {
 	s.cfg.Log.Warn("agent broke the protocol", "error", why)
+	s.cfg.Counters.Violations.Add(1)
 	now := time.Now()
 	s.mu.Lock()
 	recent := s.violations[:0]
@@ -328,7 +340,10 @@ func (s *Session) accept(c *connection, h *guestv1.Hello) error {
 	if err := s.reconcile(c, h); err != nil {
 		return err
 	}
-	s.generation = h.Generation
+	if s.greeted {
+		s.cfg.Counters.Reconnects.Add(1)
+	}
+	s.generation, s.greeted = h.Generation, true
 	s.adopting = false
 	s.conn = c
 	close(s.connected)

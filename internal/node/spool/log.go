@@ -311,6 +311,9 @@ func (l *Log) Update(change func(*Process)) {
 	change(&l.meta)
 }
 
+// DropOrigin frees the origin of a process whose record was made. A Save after it would drop it from the file too.
+func (l *Log) DropOrigin() { l.Update(func(m *Process) { m.Origin = nil }) }
+
 // Save writes process.json.
 func (l *Log) Save() error {
 	l.metaMu.Lock()

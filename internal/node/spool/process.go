@@ -64,6 +64,7 @@ type Process struct {
 
 	StdinClosed bool          `json:"stdin_closed,omitempty"` // since the start
 	Code        *Code         `json:"code,omitempty"`         // of a program
+	Origin      *Origin       `json:"origin,omitempty"`       // nil: its end leaves no record
 	Waits       time.Duration `json:"waits_ns,omitzero"`      // the timeout of a program whose turn in its context has not come
 
 	KillOnDisconnect   bool `json:"kill_on_disconnect,omitempty"`
@@ -79,6 +80,14 @@ type Code struct {
 	Language  string `json:"language"`
 	ContextID string `json:"context_id,omitempty"`
 	User      string `json:"user,omitempty"` // of the context
+}
+
+// Origin is what the record of a process's end says of its start.
+type Origin struct {
+	Kind    string `json:"kind"`
+	Actor   string `json:"actor,omitempty"`
+	Command string `json:"command,omitempty"` // for people, clipped
+	TraceID string `json:"trace_id,omitempty"`
 }
 
 // writeProcess writes p over what is there, in one write: a file of its own and a rename would cost every exec twice as much. Should

@@ -29,10 +29,12 @@ const (
 // box is one sandbox. mu guards what is below it; id to inherited never change.
 type box struct {
 	id        cay.ID
+	project   cay.ID // "": one that claimed it before nodes kept it
 	handle    driver.Handle
 	shape     driver.Shape
-	memoryMB  int64 // promised
-	inherited bool  // from an earlier node
+	cpu       float64 // promised, cores
+	memoryMB  int64   // promised
+	inherited bool    // from an earlier node
 	since     time.Time
 
 	settled chan struct{} // closed when the create has an outcome
@@ -88,6 +90,13 @@ type prepared struct {
 	lost  bool
 }
 
+// belongsTo is whose sandbox it is; nil: nobody's.
+func (p *prepared) belongsTo() *box {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.owner
+}
+
 func (p *prepared) close() {
 	p.retire()
 	p.spool.Close()
@@ -108,6 +117,9 @@ func (w *Worker) speak(h driver.Handle, isFrozen bool, owner *box) (*prepared, e
 	if err != nil {
 		return nil, err
 	}
+	if owner != nil && owner.inherited {
+		w.recall(owner, sp, false)
+	}
 	p := &prepared{
 		handle: h, spool: sp, owner: owner, samples: samples.Open(w.samplesPath(h), samplesKept),
 		journal: journal.Open(w.journalDir(h), journalSize),
@@ -119,6 +131,18 @@ func (w *Worker) speak(h driver.Handle, isFrozen bool, owner *box) (*prepared, e
 		Spool: sp, Log: w.log.With("handle", string(h)), Frozen: isFrozen, Timing: w.cfg.Router,
 		Said:   func(level, message string) { w.note(p, journal.Agent, level, message) },
 		GiveUp: func(why string) { w.lose(p, why) },
+		Ended: func(m spool.Process) {
+			if b := p.belongsTo(); b != nil {
+				w.ended(b, m)
+			}
+		},
+		Limits: func() router.Limits {
+			if b := p.belongsTo(); b != nil {
+				return router.Limits{CPU: b.shape.CPU, MemoryMB: b.memoryMB}
+			}
+			return router.Limits{}
+		},
+		Counters: &w.counted,
 	})
 	return p, nil
 }
@@ -158,6 +182,7 @@ func (w *Worker) prepare(ctx context.Context, h driver.Handle, shape driver.Shap
 		}
 	}
 	if err == nil {
+		w.measured.boot.Observe(since(began))
 		w.note(p, journal.Boot, journal.Info, fmt.Sprintf("kernel and agent were up after %s", milliseconds(began)))
 		return p, nil
 	}

@@ -98,7 +98,7 @@ func (w *Worker) enter(id cay.ID, req *nodev1.CreateRequest) (*box, error) {
 	shape := driver.Shape{Image: s.Image, CPU: math.Ceil(s.Cpu), MemoryMB: s.MemoryMb, DiskGB: s.DiskGb, Pids: s.Pids}
 	ctx, abort := context.WithCancelCause(w.ctx())
 	b := &box{
-		id: id, shape: shape, memoryMB: s.MemoryMb, state: booting, attempt: req.Attempt, settled: make(chan struct{}), abort: abort,
+		id: id, project: cay.ID(req.ProjectId), shape: shape, cpu: s.Cpu, memoryMB: s.MemoryMb, state: booting, attempt: req.Attempt, settled: make(chan struct{}), abort: abort,
 		since: time.Now(),
 	}
 	w.boxes[id] = b
@@ -159,6 +159,7 @@ func (w *Worker) boot(ctx context.Context, b *box, req *nodev1.CreateRequest) (p
 	if b.shape == w.cfg.PoolShape {
 		if p, ok := w.pool.Take(); ok {
 			if err := w.claim(ctx, b, p, req); err == nil {
+				w.measured.hits.Inc()
 				return p, true, nil
 			} else if ctx.Err() != nil {
 				return p, true, err
@@ -167,6 +168,9 @@ func (w *Worker) boot(ctx context.Context, b *box, req *nodev1.CreateRequest) (p
 				w.disown(b, p)
 				b.leave(w.discard(p))
 			}
+		}
+		if w.cfg.PoolSize > 0 {
+			w.measured.misses.Inc()
 		}
 	}
 	h := driver.Handle(b.id.Body())
@@ -202,6 +206,7 @@ func (w *Worker) disown(b *box, p *prepared) {
 
 // claim gives a prepared sandbox to b: its limits outside, then its identity inside.
 func (w *Worker) claim(ctx context.Context, b *box, p *prepared, req *nodev1.CreateRequest) error {
+	began := time.Now()
 	w.own(b, p.handle)
 	p.mu.Lock()
 	p.owner = b
@@ -215,13 +220,17 @@ func (w *Worker) claim(ctx context.Context, b *box, p *prepared, req *nodev1.Cre
 	b.mu.Unlock()
 	s := req.Spec
 	shown, mounts := b.mounts()
-	err := w.cfg.Driver.Claim(ctx, p.handle, driver.Spec{SandboxID: b.id, CPU: s.Cpu, MemoryMB: s.MemoryMb, Pids: s.Pids, Volumes: shown})
+	err := w.cfg.Driver.Claim(ctx, p.handle, driver.Spec{SandboxID: b.id, ProjectID: b.project, CPU: s.Cpu, MemoryMB: s.MemoryMb, Pids: s.Pids, Volumes: shown})
 	if err != nil {
 		return err
 	}
-	return p.session.Claim(ctx, &guestv1.Claim{
+	err = p.session.Claim(ctx, &guestv1.Claim{
 		SandboxId: string(b.id), Hostname: s.Hostname, Env: s.Env, User: s.User, Workdir: s.Workdir, Pids: s.Pids, Mounts: mounts,
 	})
+	if err == nil {
+		w.measured.claim.Observe(since(began))
+	}
+	return err
 }
 
 // bootError is what a caller learns of a failed boot.

@@ -64,6 +64,7 @@ const maxGrace = 30 * time.Second
 
 // takeDown is destroy for one sandbox; calls for the same one come after each other, and the later ones find it gone.
 func (w *Worker) takeDown(b *box, grace time.Duration) error {
+	began := time.Now()
 	if b.abort != nil {
 		b.abort(errDestroyed)
 	}
@@ -107,6 +108,7 @@ func (w *Worker) takeDown(b *box, grace time.Duration) error {
 	b.mu.Lock()
 	b.gone = true
 	b.mu.Unlock()
+	w.measured.destroy.Observe(since(began))
 	return nil
 }
 
@@ -132,6 +134,7 @@ func (w *Worker) end(b *box, e ending) {
 	w.log.Warn("sandbox ended by itself", "sandbox", b.id, "reason", string(e.reason), "detail", e.detail)
 	if p != nil {
 		if e.oom {
+			w.measured.oom.Inc()
 			p.session.MarkOOM()
 		}
 		p.session.End()

@@ -61,6 +61,7 @@ func (w *Worker) reclaim(b *box, e driver.Event) {
 		w.log.Warn("no memory reclaimed", "sandbox", b.id, "error", err)
 	}
 	for _, v := range victims {
+		w.measured.oom.Inc()
 		w.note(p, journal.Boot, journal.Warn, fmt.Sprintf("out of memory: process %d with %d MiB was killed", v.PID, v.RSS>>20))
 		w.events.publish(oomEvent(b, v))
 	}

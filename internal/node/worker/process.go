@@ -10,6 +10,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/node/router"
 	"github.com/cayhq/cay/internal/node/spool"
+	"github.com/cayhq/cay/internal/observe/tracing"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
@@ -25,6 +26,7 @@ func (s service) Process(ctx context.Context, stream *processStream) error {
 	if at := first.GetAttach(); at.GetTakeStdin() && at.GetCollect() {
 		return s.write(ctx, stream, at)
 	}
+	ctx = tracing.With(ctx, stream.RequestHeader().Get("traceparent"))
 	session, a, collect, err := s.begin(ctx, first)
 	if err != nil {
 		return noderpc.Encode(err)
@@ -71,7 +73,7 @@ func (s service) begin(ctx context.Context, first *nodev1.ProcessInput) (*router
 			}
 		}
 		a, err := session.Start(ctx, router.StartSpec{
-			ID: cay.ID(in.Start.ProcessId), Spec: spec, Hold: !in.Start.Collect, Foreground: in.Start.Foreground,
+			ID: cay.ID(in.Start.ProcessId), Spec: spec, Origin: origin(ctx, in.Start, spec.Code), Hold: !in.Start.Collect, Foreground: in.Start.Foreground,
 			KillOnDisconnect: in.Start.KillOnDisconnect, HangupOnDisconnect: in.Start.HangupOnDisconnect,
 		})
 		return session, a, in.Start.Collect, err
@@ -229,6 +231,7 @@ func exitMessage(e cay.ProcessExit) *nodev1.Exit {
 	return &nodev1.Exit{
 		Code: int32(e.Code), Signal: e.Signal, Reason: string(e.Reason), TimedOut: e.TimedOut, Killed: e.Killed, Oom: e.OOM,
 		DurationMs: e.Duration.Milliseconds(), Detail: e.Detail, StdoutSize: e.StdoutLen, StderrSize: e.StderrLen,
+		CpuMs: e.CPU.Round(time.Millisecond).Milliseconds(), PeakMemoryMb: e.PeakMemoryMB,
 	}
 }
 

@@ -14,7 +14,7 @@ import (
 
 // service translates between the wire and the Worker; it decides nothing.
 type service struct {
-	nodev1connect.UnimplementedNodeServiceHandler // of a call that came after this version
+	nodev1connect.UnimplementedNodeServiceHandler // so that a call which is added later is refused as unknown, and not a failure to build
 
 	w *Worker
 }

@@ -85,15 +85,18 @@ func (t Timing) withDefaults() Timing {
 
 // Worker serves one node. Make it with New, serve Handler, and call Run.
 type Worker struct {
-	cfg    Config
-	timing Timing
-	log    *slog.Logger
-	bootID string // changes with every start
-	events *broadcaster
-	pool   *pool.Pool[*prepared]
-	cancel context.CancelFunc
-	ctx    func() context.Context // of background work; ends with Close
-	work   sync.WaitGroup         // background work and the receiving halves of streams
+	cfg      Config
+	timing   Timing
+	log      *slog.Logger
+	bootID   string // changes with every start
+	events   *broadcaster
+	pool     *pool.Pool[*prepared]
+	records  *records
+	measured *metrics
+	counted  router.Counters // of all sessions
+	cancel   context.CancelFunc
+	ctx      func() context.Context // of background work; ends with Close
+	work     sync.WaitGroup         // background work and the receiving halves of streams
 
 	mu       sync.Mutex
 	closing  bool
@@ -127,9 +130,10 @@ func New(cfg Config) (*Worker, error) {
 	rand.Read(boot[:])
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &Worker{
-		cfg: cfg, timing: cfg.Timing.withDefaults(), log: cfg.Log, bootID: hex.EncodeToString(boot[:]), events: newBroadcaster(),
+		cfg: cfg, timing: cfg.Timing.withDefaults(), log: cfg.Log, bootID: hex.EncodeToString(boot[:]), events: newBroadcaster(), records: newRecords(),
 		cancel: cancel, ctx: func() context.Context { return ctx }, boxes: map[cay.ID]*box{}, handles: map[driver.Handle]*box{},
 	}
+	w.measured = newMetrics(w)
 	if err := w.inherit(ctx); err != nil {
 		cancel()
 		return nil, err
@@ -159,7 +163,7 @@ func (w *Worker) inherit(ctx context.Context) error {
 			continue
 		}
 		b := &box{
-			id: st.SandboxID, handle: st.Handle, shape: st.Shape, memoryMB: st.Spec.MemoryMB, state: running, inherited: true,
+			id: st.SandboxID, project: st.Spec.ProjectID, handle: st.Handle, shape: st.Shape, cpu: st.Spec.CPU, memoryMB: st.Spec.MemoryMB, state: running, inherited: true,
 			settled: closed, since: time.Now(),
 		}
 		if st.Frozen {
@@ -168,6 +172,12 @@ func (w *Worker) inherit(ctx context.Context) error {
 		w.adoptVolumes(b, st.Spec.Volumes)
 		w.boxes[b.id], w.handles[b.handle] = b, b
 		if !st.Alive {
+			if sp, err := spool.Open(w.spoolDir(st.Handle), w.cfg.Spool); err != nil {
+				w.log.Error("what ran in a sandbox that has ended is not known", "sandbox", b.id, "error", err)
+			} else {
+				w.recall(b, sp, true)
+				sp.Close()
+			}
 			w.end(b, ending{reason: cay.ReasonWorkerLost, detail: "it ended while its worker was down"})
 			continue
 		}
