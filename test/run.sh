@@ -40,3 +40,10 @@ else
 	echo "npm is missing: the tests of the TypeScript SDK were skipped"
 	[ "${CAY_TEST_REQUIRE_ALL:-}" != 1 ]
 fi
+step "MCP, driven by the real clients, the inspector and the conformance suite"
+if command -v npm >/dev/null; then
+	test/mcp/run.sh
+else
+	echo "npm is missing: the tests of MCP were skipped"
+	[ "${CAY_TEST_REQUIRE_ALL:-}" != 1 ]
+fi

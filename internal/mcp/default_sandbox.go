@@ -52,9 +52,9 @@ func (c *call) defaultSandbox(ctx context.Context) (*client.Sandbox, error) {
 	ctx, cancel := context.WithTimeout(ctx, maxStart)
 	defer cancel()
 	for attempt := 0; ; attempt++ {
-		sb, err := c.findDefault(ctx)
-		if err == nil && sb == nil {
-			sb, err = c.makeDefault(ctx)
+		sb, err := c.newestDefault(ctx)
+		if err == nil && (sb == nil || !usable(sb)) {
+			sb, err = c.makeDefault(ctx, sb)
 		}
 		if err == nil && sb.Status == client.Creating {
 			sb, err = c.Wait(ctx, sb.ID, client.Ready)
@@ -73,27 +73,23 @@ func (c *call) defaultSandbox(ctx context.Context) (*client.Sandbox, error) {
 	}
 }
 
-// findDefault answers nil where there is none that has not ended.
-func (c *call) findDefault(ctx context.Context) (*client.Sandbox, error) {
-	return c.first(ctx, client.ListOptions{
-		Statuses: []client.Status{client.Active}, Metadata: map[string]string{metadataKey: c.caller.mark()}, Ascending: true, PageSize: 1,
-	})
-}
-
-func (c *call) first(ctx context.Context, o client.ListOptions) (*client.Sandbox, error) {
-	for sb, err := range c.List(ctx, o) {
+// newestDefault is the caller's newest default sandbox, also one that has ended; nil: there was none. One look has to tell both which
+// one is in use and after which one to make the next: between two of them another call can have made it.
+func (c *call) newestDefault(ctx context.Context) (*client.Sandbox, error) {
+	for sb, err := range c.List(ctx, client.ListOptions{Metadata: map[string]string{metadataKey: c.caller.mark()}, PageSize: 1}) {
 		return sb, err
 	}
 	return nil, nil
 }
 
-func (c *call) makeDefault(ctx context.Context) (*client.Sandbox, error) {
-	mark := c.caller.mark()
-	last, err := c.first(ctx, client.ListOptions{Metadata: map[string]string{metadataKey: mark}, PageSize: 1})
-	if err != nil {
-		return nil, err
-	}
-	after := ""
+// usable reports whether sb can still take calls, now or soon.
+func usable(sb *client.Sandbox) bool {
+	return sb.Status == client.Creating || sb.Status == client.Ready || sb.Status == client.Paused
+}
+
+// makeDefault makes the default sandbox that comes after last, which may be nil.
+func (c *call) makeDefault(ctx context.Context, last *client.Sandbox) (*client.Sandbox, error) {
+	mark, after := c.caller.mark(), ""
 	if last != nil {
 		after = last.ID
 	}
@@ -113,8 +109,8 @@ func (c *call) makeDefault(ctx context.Context) (*client.Sandbox, error) {
 // CloseDefault ends the caller's default sandbox, if there is one.
 func CloseDefault(ctx context.Context, caller Caller) error {
 	c := &call{Client: caller.Client, caller: caller}
-	sb, err := c.findDefault(ctx)
-	if err != nil || sb == nil {
+	sb, err := c.newestDefault(ctx)
+	if err != nil || sb == nil || !usable(sb) {
 		return err
 	}
 	_, err = c.Delete(ctx, sb.ID)

@@ -190,11 +190,11 @@ func listSandboxes(ctx context.Context, c *call, in listSandboxesInput) (answer[
 func closeSandbox(ctx context.Context, c *call, in sandboxInput) (answer[closeSandboxOutput], error) {
 	id := in.SandboxID
 	if id == "" {
-		sb, err := c.findDefault(ctx)
+		sb, err := c.newestDefault(ctx)
 		if err != nil {
 			return answer[closeSandboxOutput]{}, err
 		}
-		if sb == nil {
+		if sb == nil || !usable(sb) {
 			return answer[closeSandboxOutput]{text: "There is no default sandbox."}, nil
 		}
 		id = sb.ID
