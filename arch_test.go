@@ -57,7 +57,7 @@ var allowed = map[string][]string{
 	"internal/observe":           {},
 	"internal/wire":              {},
 	"internal/wire/guestv1":      {},
-	"internal/wire/noderpc":      {"."},
+	"internal/wire/noderpc":      {"internal/observe/tracing", "."},
 	"internal/wire/nodev1":       {},
 	"test":                       {".", "client", "internal/testkit", "internal/wire", "internal/wire/guestv1"},
 }

@@ -28,6 +28,7 @@ import (
 	"github.com/cayhq/cay/internal/node/volume"
 	"github.com/cayhq/cay/internal/node/worker"
 	"github.com/cayhq/cay/internal/observe"
+	"github.com/cayhq/cay/internal/observe/tracing"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
 
@@ -49,6 +50,11 @@ func Node(ctx context.Context, c config.Config, fromUp bool, errOut io.Writer) e
 		return err
 	}
 	log := observe.Logger(errOut, c.LogLevel, c.LogFormat).With("process", "node")
+	flush, err := tracing.Setup(ctx, tracing.Config{Service: "cay-node", Agent: "cay-agent", Version: Version, Log: log})
+	if err != nil {
+		return err
+	}
+	defer flush()
 	p := pathsOf(c)
 	if err := p.create(uid, gid); err != nil {
 		return err

@@ -33,6 +33,7 @@ import (
 	"github.com/cayhq/cay/internal/control/sessions"
 	"github.com/cayhq/cay/internal/control/store/sqlite"
 	"github.com/cayhq/cay/internal/observe"
+	"github.com/cayhq/cay/internal/observe/tracing"
 )
 
 // Version of the build; set by the linker.
@@ -91,6 +92,12 @@ func Server(ctx context.Context, c config.Config, fromUp bool, out, errOut io.Wr
 	if err := forgoPrivileges(); err != nil {
 		log.Warn("the server could gain privileges by a setuid program", "error", err)
 	}
+
+	flush, err := tracing.Setup(ctx, tracing.Config{Service: "cay-server", Version: Version, Log: log})
+	if err != nil {
+		return err
+	}
+	defer flush()
 
 	p := pathsOf(c)
 	if err := os.MkdirAll(p.server(), 0o700); err != nil {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/control/api/strictjson"
+	"github.com/cayhq/cay/internal/observe/tracing"
 )
 
 func FuzzExecBody(f *testing.F) {
@@ -82,9 +83,10 @@ func FuzzCursor(f *testing.F) {
 func FuzzRequestID(f *testing.F) {
 	f.Add("abc", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
 	f.Fuzz(func(t *testing.T, id, parent string) {
-		for _, c := range []byte(requestID(id) + traceID(parent)) {
+		trace := tracing.ID(tracing.With(t.Context(), parent))
+		for _, c := range []byte(requestID(id) + trace) {
 			if c <= ' ' || c >= 0x7f {
-				t.Fatalf("%q, %q", requestID(id), traceID(parent))
+				t.Fatalf("%q, %q", requestID(id), trace)
 			}
 		}
 	})

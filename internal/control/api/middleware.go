@@ -17,13 +17,14 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/control/api/problem"
+	"github.com/cayhq/cay/internal/observe/tracing"
 )
 
 // exchange is what the layers know of one request and tell the log.
 type exchange struct {
 	began     time.Time
 	requestID string
-	traceID   string
+	traceID   string // of the trace that it belongs to; "": none
 	route     string // the pattern, "" when none matched
 	identity  cay.Identity
 	origin    string // scheme and host of the URL that the client used, for URLs that answers hold
@@ -99,12 +100,14 @@ func (a *API) fail(w http.ResponseWriter, r *http.Request, err error) {
 	}
 }
 
-// recorded gives the request its id, and logs and measures it once it is over. Queries are never logged: they may hold tickets and
-// signatures.
+// recorded gives the request its id and its span, and logs and measures it once it is over. Queries are never logged: they may hold tickets
+// and signatures.
 func (a *API) recorded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		begin := time.Now()
-		x := &exchange{began: begin, requestID: requestID(r.Header.Get("X-Request-Id")), traceID: traceID(r.Header.Get("traceparent")), origin: OriginOf(r), bodies: a.bodies}
+		x := &exchange{began: begin, requestID: requestID(r.Header.Get("X-Request-Id")), origin: OriginOf(r), bodies: a.bodies}
+		ctx, span := a.traced(r)
+		x.traceID = tracing.ID(ctx)
 		w := &response{ResponseWriter: rw}
 		w.Header().Set("X-Request-Id", x.requestID)
 		w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -113,8 +116,9 @@ func (a *API) recorded(next http.Handler) http.Handler {
 			a.metrics.inFlight.Dec()
 			a.record(w, r, x, time.Since(begin))
 			a.audit(r, x, w.status, begin)
+			endSpan(span, x, w.status)
 		}()
-		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), exchangeKey{}, x)))
+		next.ServeHTTP(w, r.WithContext(context.WithValue(ctx, exchangeKey{}, x)))
 	})
 }
 
@@ -178,23 +182,6 @@ func requestID(given string) string {
 		return given
 	}
 	return string(cay.NewID("req_"))
-}
-
-// traceID reads version 00 of W3C Trace Context; "" for anything else.
-func traceID(parent string) string {
-	parts := strings.Split(parent, "-")
-	if len(parts) != 4 || parts[0] != "00" || len(parts[1]) != 32 || len(parts[2]) != 16 || len(parts[3]) != 2 {
-		return ""
-	}
-	for _, c := range []byte(strings.Join(parts, "")) {
-		if (c < '0' || c > '9') && (c < 'a' || c > 'f') {
-			return ""
-		}
-	}
-	if strings.Trim(parts[1], "0") == "" {
-		return ""
-	}
-	return parts[1]
 }
 
 // recovered turns a panic into a 500 that says nothing of the inside.

@@ -199,7 +199,7 @@ func (j *Jobs) dispatch(ctx, works context.Context) {
 		return
 	}
 	for _, row := range rows {
-		j.begin(works, row, until)
+		j.begin(works, row, at, until)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/observe/tracing"
 )
 
 const (
@@ -31,7 +32,7 @@ func (j *Jobs) Submit(ctx context.Context, project, key cay.ID, req cay.SubmitJo
 	if err != nil {
 		return nil, err
 	}
-	row.ProjectID, row.CreatedBy = project, key
+	row.ProjectID, row.CreatedBy, row.Traceparent = project, key, tracing.Traceparent(ctx)
 	if req.ID != "" {
 		if made, err := j.Get(ctx, project, req.ID); err == nil || cay.ReasonOf(err) != cay.NotFound {
 			return made, err

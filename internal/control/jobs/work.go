@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/observe/tracing"
 )
 
 const (
@@ -27,6 +28,7 @@ type work struct {
 	row   *cay.Job // as last read or written under the lease; of the work's goroutine alone
 	id    cay.ID
 	fence int64
+	at    time.Time // of the lease
 	until time.Time // of the lease; of the goroutine that renews
 
 	stop    context.CancelCauseFunc
@@ -36,9 +38,9 @@ type work struct {
 	hand    sync.Once // gives back the place among the programs that run
 }
 
-func (j *Jobs) begin(ctx context.Context, row *cay.Job, until time.Time) {
+func (j *Jobs) begin(ctx context.Context, row *cay.Job, at, until time.Time) {
 	ctx, stop := context.WithCancelCause(ctx)
-	w := &work{j: j, row: row, id: row.ID, fence: row.Fence, until: until, stop: stop, done: make(chan struct{}), asked: make(chan struct{})}
+	w := &work{j: j, row: row, id: row.ID, fence: row.Fence, at: at, until: until, stop: stop, done: make(chan struct{}), asked: make(chan struct{})}
 	j.mu.Lock()
 	before := j.working[w.id]
 	j.working[w.id] = w
@@ -111,6 +113,8 @@ func (w *work) run(ctx context.Context) {
 	if ctx.Err() != nil && context.Cause(ctx) == errLost {
 		return
 	}
+	ctx, end := w.traced(ctx)
+	defer end()
 	err := w.attempt(ctx)
 	if err == nil || errors.Is(err, errLost) || context.Cause(ctx) == errLost {
 		return
@@ -368,7 +372,7 @@ func (j *Jobs) discard(row *cay.Job) {
 	if row.SandboxID == "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), reportTimeout)
+	ctx, cancel := context.WithTimeout(tracing.With(context.Background(), row.Traceparent), reportTimeout)
 	defer cancel()
 	_, err := j.sandboxes.Delete(ctx, row.ProjectID, row.SandboxID)
 	switch {

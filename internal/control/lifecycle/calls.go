@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/observe/tracing"
 )
 
 const (
@@ -18,7 +19,9 @@ const (
 // Create checks the request against limits and quota, fills in defaults, and writes the row CREATING. It does not wait. Where the
 // request names the id, a sandbox of that id which serves the same is the answer, whatever has become of it. One that serves a job or a
 // session does not count as the project's own.
-func (s *Sandboxes) Create(ctx context.Context, project cay.ID, req cay.CreateSandbox) (*cay.Sandbox, error) {
+func (s *Sandboxes) Create(ctx context.Context, project cay.ID, req cay.CreateSandbox) (sb *cay.Sandbox, err error) {
+	ctx, end := span(ctx, "sandbox.create")
+	defer func() { end(sb, err) }()
 	id, most := req.ID, s.cfg.MaxSandboxes
 	if id == "" {
 		id = cay.NewID(cay.PrefixSandbox)
@@ -33,8 +36,8 @@ func (s *Sandboxes) Create(ctx context.Context, project cay.ID, req cay.CreateSa
 		return nil, err
 	}
 	at := now()
-	sb := &cay.Sandbox{
-		ID: id, ProjectID: project, Spec: spec, Status: cay.Creating,
+	sb = &cay.Sandbox{
+		ID: id, ProjectID: project, Spec: spec, Status: cay.Creating, Traceparent: tracing.Traceparent(ctx),
 		CreatedAt: at, LastActiveAt: at, QueueDeadline: at.Add(queueWait), Op: cay.OpCreate, CreatedBy: req.KeyID, Version: 1,
 	}
 	if err := s.insert(ctx, sb, most); err != nil {
@@ -226,12 +229,18 @@ func (s *Sandboxes) change(ctx context.Context, project, id cay.ID, change func(
 }
 
 // Delete moves the sandbox to TERMINATING and returns at once; one that ends or has ended is returned as it is.
-func (s *Sandboxes) Delete(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error) {
-	sb, err := s.change(ctx, project, id, func(sb *cay.Sandbox) error {
+func (s *Sandboxes) Delete(ctx context.Context, project, id cay.ID) (sb *cay.Sandbox, err error) {
+	ctx, end := span(ctx, "sandbox.delete")
+	defer func() { end(sb, err) }()
+	sb, err = s.change(ctx, project, id, func(sb *cay.Sandbox) error {
 		if !sb.Status.Active() {
 			return errUnchanged
 		}
-		return s.ending(sb, cay.ReasonDeleted, now())
+		if err := s.ending(sb, cay.ReasonDeleted, now()); err != nil {
+			return err
+		}
+		sb.Traceparent = tracing.Traceparent(ctx)
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -240,7 +249,9 @@ func (s *Sandboxes) Delete(ctx context.Context, project, id cay.ID) (*cay.Sandbo
 }
 
 // Pause returns when the sandbox is PAUSED, or as it is when ctx ends. Idempotent.
-func (s *Sandboxes) Pause(ctx context.Context, project, id cay.ID) (*cay.Sandbox, error) {
+func (s *Sandboxes) Pause(ctx context.Context, project, id cay.ID) (sb *cay.Sandbox, err error) {
+	ctx, end := span(ctx, "sandbox.pause")
+	defer func() { end(sb, err) }()
 	return s.operate(ctx, project, id, cay.Paused, cay.OpPause, 0, func(sb *cay.Sandbox) error {
 		if sb.Status == cay.Paused {
 			return errUnchanged
@@ -249,16 +260,18 @@ func (s *Sandboxes) Pause(ctx context.Context, project, id cay.ID) (*cay.Sandbox
 			return err
 		}
 		queueing(sb, cay.OpPause)
+		sb.Traceparent = tracing.Traceparent(ctx)
 		return nil
 	})
 }
 
 // Resume returns when the sandbox is READY, or as it is when ctx ends. Its end is then now + ttl, capped at the maximum; ttl nil: what
 // was left, or the whole TTL when nothing was. Idempotent: on a READY one only a ttl that was given counts.
-func (s *Sandboxes) Resume(ctx context.Context, project, id cay.ID, ttl *time.Duration) (*cay.Sandbox, error) {
+func (s *Sandboxes) Resume(ctx context.Context, project, id cay.ID, ttl *time.Duration) (sb *cay.Sandbox, err error) {
+	ctx, end := span(ctx, "sandbox.resume")
+	defer func() { end(sb, err) }()
 	var asked time.Duration
 	if ttl != nil {
-		var err error
 		if asked, err = s.ttl("ttl_seconds", ttl, 0); err != nil {
 			return nil, err
 		}
@@ -279,6 +292,7 @@ func (s *Sandboxes) Resume(ctx context.Context, project, id cay.ID, ttl *time.Du
 				sb.TTLLeft = sb.Spec.TTL
 			}
 			queueing(sb, cay.OpResume)
+			sb.Traceparent = tracing.Traceparent(ctx)
 			return nil
 		default:
 			return sb.Usable()

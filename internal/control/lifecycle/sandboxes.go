@@ -173,8 +173,11 @@ func (s *Sandboxes) seen(sb *cay.Sandbox) *cay.Sandbox {
 	return &c
 }
 
-// queueing puts an operation on the row, in the place of any other.
+// queueing puts an operation on the row, in the place of any other. It belongs to no trace until its caller says so.
 func queueing(sb *cay.Sandbox, op cay.Operation) {
+	if op != cay.OpNone {
+		sb.Traceparent = ""
+	}
 	sb.Op, sb.LeaseOwner, sb.LeaseUntil, sb.NotBefore, sb.FailureCount = op, "", time.Time{}, time.Time{}, 0
 }
 

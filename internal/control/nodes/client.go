@@ -8,6 +8,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
 )
 
@@ -51,5 +52,5 @@ func newTransport(socket string) *http.Transport {
 // over is a client on a transport that accepts messages of at most so many bytes.
 func over(transport *http.Transport, most int) nodev1connect.NodeServiceClient {
 	return nodev1connect.NewNodeServiceClient(&http.Client{Transport: transport}, "http://node",
-		connect.WithAcceptCompression("gzip", nil, nil), connect.WithReadMaxBytes(most))
+		connect.WithAcceptCompression("gzip", nil, nil), connect.WithReadMaxBytes(most), noderpc.Traced())
 }

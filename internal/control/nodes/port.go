@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/observe/tracing"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 )
 
@@ -18,19 +19,24 @@ const portAnswer = time.Minute
 
 // DialPort connects to a server on the sandbox's loopback. cay.Unavailable: the worker cannot be reached, or nothing listens there. ctx
 // bounds the dialling alone.
-func (n *Nodes) DialPort(ctx context.Context, worker, sandbox cay.ID, port int) (net.Conn, error) {
+func (n *Nodes) DialPort(ctx context.Context, worker, sandbox cay.ID, port int) (_ net.Conn, err error) {
 	to, err := n.find(ctx, worker)
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, portAnswer)
 	defer cancel()
+	ctx, span := tracing.StartClient(ctx, "node.DialPort", tracing.SandboxID(sandbox), tracing.WorkerID(worker))
+	defer func() {
+		span.Fail(string(cay.ReasonOf(err)))
+		span.End()
+	}()
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", to.socket)
 	if err != nil {
 		return nil, unreachable(err)
 	}
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	c, err := upgrade(conn, sandbox, port)
+	c, err := upgrade(conn, sandbox, port, tracing.Traceparent(ctx))
 	if !stop() { // ctx ended, and closed the connection
 		err = ctx.Err()
 	}
@@ -45,9 +51,14 @@ func unreachable(err error) error {
 	return cay.Errorf(cay.Unavailable, "the worker cannot be reached; try again").After(time.Second).Because(err)
 }
 
-// upgrade asks the node for the connection on conn.
-func upgrade(conn net.Conn, sandbox cay.ID, port int) (net.Conn, error) {
-	_, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: %s\r\n\r\n", noderpc.PortPath(sandbox, port), noderpc.PortProtocol)
+// upgrade asks the node for the connection on conn, as part of a trace; "": of none.
+func upgrade(conn net.Conn, sandbox cay.ID, port int, traceparent string) (net.Conn, error) {
+	trace := ""
+	if traceparent != "" {
+		trace = noderpc.TraceHeader + ": " + traceparent + "\r\n"
+	}
+	_, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: node\r\nConnection: Upgrade\r\nUpgrade: %s\r\n%s\r\n",
+		noderpc.PortPath(sandbox, port), noderpc.PortProtocol, trace)
 	if err != nil {
 		return nil, unreachable(err)
 	}

@@ -24,7 +24,10 @@ func (s *Scheduler) work(ctx context.Context, w *work) {
 	if context.Cause(ctx) == errSuperseded {
 		return
 	}
+	ctx, span := w.traced(ctx)
+	defer span.End()
 	err := s.ask(ctx, w)
+	span.Fail(string(cay.ReasonOf(err)))
 	if context.Cause(ctx) == errSuperseded {
 		return
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/node/spool"
+	"github.com/cayhq/cay/internal/observe/tracing"
 	"github.com/cayhq/cay/internal/wire/guestv1"
 )
 
@@ -72,7 +73,7 @@ func (p *Process) Log() *spool.Log { return p.log }
 // that is repeated attaches to the first, without a hold. The error of a start that the agent refused is the guest's.
 func (s *Session) Start(ctx context.Context, spec StartSpec) (*Attachment, error) {
 	s.Touch()
-	p, fresh, err := s.register(spec)
+	p, fresh, err := s.register(spec, tracing.Traceparent(ctx))
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +103,7 @@ func (s *Session) Start(ctx context.Context, spec StartSpec) (*Attachment, error
 		s.abandon(p, err)
 		return nil, err
 	}
+	asked := time.Now()
 	// A caller that goes away in the middle does not undo the start: what it left may be attached to.
 	answer, err := s.callAnswered(context.WithoutCancel(ctx), &guestv1.ToAgent{Message: &guestv1.ToAgent_Start{Start: &guestv1.Start{
 		ProcessId: string(p.id), Argv: ps.Argv, Shell: ps.Shell, Env: ps.Env, Cwd: ps.Cwd, User: ps.User,
@@ -116,6 +118,7 @@ func (s *Session) Start(ctx context.Context, spec StartSpec) (*Attachment, error
 		s.abandon(p, err)
 		return nil, err
 	}
+	traceStart(ctx, p.id, asked, time.Now(), answer.GetStarted().GetTookUs())
 	pid := answer.GetStarted().GetPid()
 	p.mu.Lock()
 	if ps.Timeout > 0 && !p.queues() && !p.isDone() {
@@ -142,7 +145,7 @@ func (p *Process) answered(m *guestv1.ToNode, timeout time.Duration) {
 }
 
 // register makes the entry of a process, or finds the one that has its id.
-func (s *Session) register(spec StartSpec) (p *Process, fresh bool, err error) {
+func (s *Session) register(spec StartSpec, traceparent string) (p *Process, fresh bool, err error) {
 	ps := spec.Spec
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -176,7 +179,7 @@ func (s *Session) register(spec StartSpec) (p *Process, fresh bool, err error) {
 	log, err := s.cfg.Spool.Create(spool.Process{
 		ID: spec.ID, Name: ps.Name, Command: command, User: ps.User, Cwd: ps.Cwd, TTY: ps.TTY, StdinOpen: ps.StdinOpen,
 		Cols: ps.Cols, Rows: ps.Rows, MaxOutput: ps.MaxOutput, Stream: s.nextStream, StartedAt: time.Now(),
-		KillOnDisconnect: spec.KillOnDisconnect, HangupOnDisconnect: spec.HangupOnDisconnect, Code: code, Origin: spec.Origin,
+		KillOnDisconnect: spec.KillOnDisconnect, HangupOnDisconnect: spec.HangupOnDisconnect, Code: code, Origin: spec.Origin, Traceparent: traceparent,
 	})
 	if err != nil {
 		return nil, false, cay.Errorf(cay.InvalidRequest, "process_id is malformed or in use").Because(err)
@@ -491,6 +494,7 @@ func (p *Process) finish(e cay.ProcessExit) {
 		return
 	}
 	p.log.End(e)
+	traceEnd(p.log.Process())
 	p.forget = true
 	p.in.drop()
 	close(p.done)

@@ -70,6 +70,8 @@ type Process struct {
 	KillOnDisconnect   bool `json:"kill_on_disconnect,omitempty"`
 	HangupOnDisconnect bool `json:"hangup_on_disconnect,omitempty"`
 
+	Traceparent string `json:"traceparent,omitempty"` // W3C Trace Context of its start; "": not traced
+
 	Exit       *cay.ProcessExit `json:"exit,omitempty"`
 	StdoutSize int64            `json:"stdout_size"`
 	StderrSize int64            `json:"stderr_size"`

@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay/internal/node/router"
 	"github.com/cayhq/cay/internal/node/samples"
 	"github.com/cayhq/cay/internal/node/spool"
+	"github.com/cayhq/cay/internal/observe/tracing"
 )
 
 // state of a sandbox as this node sees it.
@@ -177,8 +178,12 @@ func (w *Worker) prepare(ctx context.Context, h driver.Handle, shape driver.Shap
 			owner.prepared = p
 			owner.mu.Unlock()
 		}
+		booted := time.Now()
 		if err = p.session.Connected(ctx); err != nil && context.Cause(ctx) != nil {
 			err = errors.Join(err, context.Cause(ctx))
+		}
+		if owner != nil {
+			tracing.CompletedByAgent(ctx, "agent.hello", booted, time.Now(), tracing.SandboxID(owner.id), tracing.Reason(cay.ReasonOf(err)))
 		}
 	}
 	if err == nil {

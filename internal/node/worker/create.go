@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/driver"
 	"github.com/cayhq/cay/internal/node/journal"
+	"github.com/cayhq/cay/internal/observe/tracing"
 	"github.com/cayhq/cay/internal/wire/guestv1"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
@@ -38,7 +39,7 @@ func (w *Worker) create(ctx context.Context, req *nodev1.CreateRequest) (*nodev1
 	if err := w.checkMounts(spec.Volumes); err != nil {
 		return nil, err
 	}
-	b, err := w.enter(id, req)
+	b, err := w.enter(ctx, id, req)
 	if err != nil {
 		return nil, err
 	}
@@ -72,8 +73,8 @@ func (w *Worker) mustEnforce(limits []string) error {
 	return nil
 }
 
-// enter finds the sandbox's entry, fenced by attempt, or makes one and boots it in the background.
-func (w *Worker) enter(id cay.ID, req *nodev1.CreateRequest) (*box, error) {
+// enter finds the sandbox's entry, fenced by attempt, or makes one and boots it in the background, in the trace of who asked.
+func (w *Worker) enter(asked context.Context, id cay.ID, req *nodev1.CreateRequest) (*box, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.closing {
@@ -96,7 +97,7 @@ func (w *Worker) enter(id cay.ID, req *nodev1.CreateRequest) (*box, error) {
 	}
 	s := req.Spec
 	shape := driver.Shape{Image: s.Image, CPU: math.Ceil(s.Cpu), MemoryMB: s.MemoryMb, DiskGB: s.DiskGb, Pids: s.Pids}
-	ctx, abort := context.WithCancelCause(w.ctx())
+	ctx, abort := context.WithCancelCause(tracing.Carry(w.ctx(), asked))
 	b := &box{
 		id: id, project: cay.ID(req.ProjectId), shape: shape, cpu: s.Cpu, memoryMB: s.MemoryMb, state: booting, attempt: req.Attempt, settled: make(chan struct{}), abort: abort,
 		since: time.Now(),
@@ -158,7 +159,11 @@ func (w *Worker) bringUp(ctx context.Context, b *box, req *nodev1.CreateRequest)
 func (w *Worker) boot(ctx context.Context, b *box, req *nodev1.CreateRequest) (p *prepared, warm bool, err error) {
 	if b.shape == w.cfg.PoolShape {
 		if p, ok := w.pool.Take(); ok {
-			if err := w.claim(ctx, b, p, req); err == nil {
+			claiming, span := tracing.Start(ctx, "pool.claim", tracing.SandboxID(b.id), tracing.Warm(true))
+			err := w.claim(claiming, b, p, req)
+			span.Fail(string(cay.ReasonOf(err)))
+			span.End()
+			if err == nil {
 				w.measured.hits.Inc()
 				return p, true, nil
 			} else if ctx.Err() != nil {
@@ -173,6 +178,11 @@ func (w *Worker) boot(ctx context.Context, b *box, req *nodev1.CreateRequest) (p
 			w.measured.misses.Inc()
 		}
 	}
+	ctx, span := tracing.Start(ctx, "sandbox.boot", tracing.SandboxID(b.id), tracing.Warm(false))
+	defer func() {
+		span.Fail(string(cay.ReasonOf(err)))
+		span.End()
+	}()
 	h := driver.Handle(b.id.Body())
 	w.own(b, h)
 	p, err = w.prepare(ctx, h, b.shape, b)
@@ -224,9 +234,11 @@ func (w *Worker) claim(ctx context.Context, b *box, p *prepared, req *nodev1.Cre
 	if err != nil {
 		return err
 	}
+	asked := time.Now()
 	err = p.session.Claim(ctx, &guestv1.Claim{
 		SandboxId: string(b.id), Hostname: s.Hostname, Env: s.Env, User: s.User, Workdir: s.Workdir, Pids: s.Pids, Mounts: mounts,
 	})
+	tracing.CompletedByAgent(ctx, "agent.claim", asked, time.Now(), tracing.SandboxID(b.id), tracing.Reason(cay.ReasonOf(err)))
 	if err == nil {
 		w.measured.claim.Observe(since(began))
 	}

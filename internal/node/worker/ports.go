@@ -14,6 +14,7 @@ import (
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/duplex"
 	"github.com/cayhq/cay/internal/node/router"
+	"github.com/cayhq/cay/internal/observe/tracing"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 )
 
@@ -76,7 +77,11 @@ func (w *Worker) dialPort(ctx context.Context, r *http.Request) (*router.PortCon
 	if err != nil {
 		return nil, err
 	}
-	return session.DialPort(ctx, port)
+	ctx, span := tracing.StartServer(tracing.With(ctx, r.Header.Get(noderpc.TraceHeader)), "node.DialPort", tracing.SandboxID(r.PathValue("sandbox")))
+	defer span.End()
+	conn, err := session.DialPort(ctx, port)
+	span.Fail(string(cay.ReasonOf(err)))
+	return conn, err
 }
 
 // takenOver is a connection whose first bytes may have been read already.

@@ -72,6 +72,7 @@ func (s service) begin(ctx context.Context, first *nodev1.ProcessInput) (*router
 				return nil, nil, false, err
 			}
 		}
+		tracing.Current(ctx).Set(tracing.SandboxID(in.Start.SandboxId), tracing.ProcessID(in.Start.ProcessId), tracing.Kind(in.Start.Kind))
 		a, err := session.Start(ctx, router.StartSpec{
 			ID: cay.ID(in.Start.ProcessId), Spec: spec, Origin: origin(ctx, in.Start, spec.Code), Hold: !in.Start.Collect, Foreground: in.Start.Foreground,
 			KillOnDisconnect: in.Start.KillOnDisconnect, HangupOnDisconnect: in.Start.HangupOnDisconnect,
@@ -82,6 +83,7 @@ func (s service) begin(ctx context.Context, first *nodev1.ProcessInput) (*router
 		if err != nil {
 			return nil, nil, false, err
 		}
+		tracing.Current(ctx).Set(tracing.SandboxID(in.Attach.SandboxId))
 		a, err := session.Attach(ctx, router.AttachSpec{
 			Ref: in.Attach.ProcessId, Offset: in.Attach.Offset, Foreground: in.Attach.Foreground, TakeStdin: in.Attach.TakeStdin,
 		})

@@ -24,6 +24,7 @@ import (
 	"github.com/cayhq/cay/internal/node/spool"
 	"github.com/cayhq/cay/internal/node/volume"
 	"github.com/cayhq/cay/internal/wire"
+	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 	"github.com/cayhq/cay/internal/wire/nodev1/nodev1connect"
 )
@@ -203,7 +204,7 @@ const (
 // Handler is the node service and the path to mount it at. HTTP/2 without TLS is the caller's to set up; see HTTP2.
 func (w *Worker) Handler() (path string, h http.Handler) {
 	return nodev1connect.NewNodeServiceHandler(service{w: w},
-		connect.WithReadMaxBytes(maxRequest), connect.WithSendMaxBytes(maxAnswer),
+		connect.WithReadMaxBytes(maxRequest), connect.WithSendMaxBytes(maxAnswer), noderpc.Traced(),
 		connect.WithCompression("gzip", nil, nil)) // on a local socket compressing costs more than it saves
 }
 

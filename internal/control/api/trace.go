@@ -1,0 +1,54 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+
+	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/control/api/problem"
+	"github.com/cayhq/cay/internal/observe/tracing"
+)
+
+// untraced are the paths that are asked all the time by whatever watches the server.
+var untraced = map[string]bool{"/healthz": true, "/readyz": true, "/metrics": true}
+
+// traced continues the trace of the request's traceparent, or begins one, with the request's span, which is named once it is known what the
+// request is for.
+func (a *API) traced(r *http.Request) (context.Context, tracing.Span) {
+	ctx := tracing.With(r.Context(), r.Header.Get("Traceparent"))
+	if untraced[r.URL.Path] && !a.Ports.Owns(r.Host) {
+		return ctx, tracing.Span{}
+	}
+	return tracing.StartServer(ctx, "HTTP")
+}
+
+// endSpan says what the request came to. A client's fault is no failure of the span, but has its reason.
+func endSpan(span tracing.Span, x *exchange, status int) {
+	defer span.End()
+	if !span.Recording() {
+		return
+	}
+	operation := x.action
+	if operation == "" {
+		operation = "unmatched"
+	}
+	span.Rename("HTTP " + operation)
+	span.Set(tracing.ProjectID(x.identity.ProjectID), tracing.KeyID(x.identity.KeyID))
+	if id, ok := cay.ParseID(cay.PrefixSandbox, string(x.object)); ok {
+		span.Set(tracing.SandboxID(id))
+	} else if id, ok := cay.ParseID(cay.PrefixJob, string(x.object)); ok {
+		span.Set(tracing.JobID(id))
+	}
+	if x.err == nil {
+		return
+	}
+	reason := cay.ReasonOf(x.err)
+	if d := (*problem.Document)(nil); errors.As(x.err, &d) {
+		reason = d.Reason
+	}
+	span.Set(tracing.Reason(reason))
+	if status >= 500 && (!x.guest || reason == cay.Internal) {
+		span.Fail(string(reason))
+	}
+}
