@@ -1,9 +1,11 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/cayhq/cay"
 	"github.com/cayhq/cay/internal/control/api/problem"
@@ -29,16 +31,13 @@ func endSpan(span tracing.Span, x *exchange, status int) {
 	if !span.Recording() {
 		return
 	}
-	operation := x.action
-	if operation == "" {
-		operation = "unmatched"
-	}
-	span.Rename("HTTP " + operation)
+	span.Rename("HTTP " + cmp.Or(x.action, unmatched))
 	span.Set(tracing.ProjectID(x.identity.ProjectID), tracing.KeyID(x.identity.KeyID))
-	if id, ok := cay.ParseID(cay.PrefixSandbox, string(x.object)); ok {
-		span.Set(tracing.SandboxID(id))
-	} else if id, ok := cay.ParseID(cay.PrefixJob, string(x.object)); ok {
-		span.Set(tracing.JobID(id))
+	switch {
+	case strings.HasPrefix(string(x.object), cay.PrefixSandbox):
+		span.Set(tracing.SandboxID(x.object))
+	case strings.HasPrefix(string(x.object), cay.PrefixJob):
+		span.Set(tracing.JobID(x.object))
 	}
 	if x.err == nil {
 		return
