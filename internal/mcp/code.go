@@ -74,8 +74,8 @@ func (s *server) codeTools(to *sdk.Server) {
 	add(s, to, "run_code", "Run code in a sandbox and get its output, the value of its last expression, errors with traceback, and pictures. Variables, imports and functions "+
 		"stay from call to call, per language, in the same sandbox; fresh: true runs a process of its own instead (go always does). "+
 		"Write charts and other files for the user to /output: png, jpeg, gif, webp and svg come back as pictures, other files as links. "+
-		"The working directory is /workspace. There is no network unless the sandbox was created with rules for it.",
-		hints{title: "Run code", destructive: true, openWorld: true},
+		"The working directory is /workspace. There is no network.",
+		hints{title: "Run code", destructive: true},
 		limits{
 			"code": upTo(1 << 20), "language": by(`"python"`, upTo(32)), "stdin": atMost(1 << 20), "timeout_seconds": by("60", between(0.1, maxSeconds)),
 		}, runCode)

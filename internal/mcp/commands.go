@@ -85,10 +85,10 @@ func (e *ended) text() string {
 }
 
 func (s *server) commandTools(to *sdk.Server) {
-	add(s, to, "run_command", "Run a shell command in a sandbox and wait for its end. Use it for files, packages, compilers, git and tests; use run_code for code "+
+	add(s, to, "run_command", "Run a shell command in a sandbox and wait for its end. Use it for files, compilers, git and tests; use run_code for code "+
 		"in a language, and start_process for servers and whatever should go on after the call. Each call is a process of its own: a cd or an export does not last. "+
 		"A command that fails is a result with its exit code. Of long output the head and the tail are shown.",
-		hints{title: "Run a command", destructive: true, openWorld: true},
+		hints{title: "Run a command", destructive: true},
 		limits{"command": upTo(256 << 10), "stdin": atMost(1 << 20), "timeout_seconds": by("60", between(0.1, maxSeconds))}, runCommand)
 }
 

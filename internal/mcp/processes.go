@@ -92,7 +92,7 @@ type stopProcessInput struct {
 func (s *server) processTools(to *sdk.Server) {
 	add(s, to, "start_process", "Start a command in the background, such as a server or a long build, and return at once. It runs until it ends, is stopped, or its sandbox ends. "+
 		"Read what it writes with process_output, reach a server with get_port_url, end it with stop_process.",
-		hints{title: "Start a process", destructive: true, openWorld: true},
+		hints{title: "Start a process", destructive: true},
 		limits{"command": upTo(256 << 10), "name": atMost(64), "timeout_seconds": between(0.1, 30*86400)}, startProcess)
 	add(s, to, "process_output", "Read the output of a process or of an earlier run_command or run_code, from an offset on, and whether it still runs. Call again with next_offset for what "+
 		"follows. Processes that ended can be read for 15 minutes, and the last 100 as long as the sandbox lives.",

@@ -12,7 +12,7 @@ import (
 )
 
 type createSandboxInput struct {
-	Image              string            `json:"image,omitempty" jsonschema:"An OCI image such as python:3.12. Give at most one of image and runtime"`
+	Image              string            `json:"image,omitempty" jsonschema:"An image that this server has; host: the programs of its own machine. Give at most one of image and runtime"`
 	Runtime            string            `json:"runtime,omitempty" jsonschema:"A runtime of this server, such as python or node. Without image and runtime: the default runtime"`
 	CPU                float64           `json:"cpu,omitempty" jsonschema:"Cores; decimals are allowed"`
 	MemoryMB           int64             `json:"memory_mb,omitempty" jsonschema:"Memory in MiB"`
@@ -20,7 +20,6 @@ type createSandboxInput struct {
 	TTLSeconds         float64           `json:"ttl_seconds,omitempty" jsonschema:"Seconds after which it ends, whatever it does"`
 	IdleTimeoutSeconds float64           `json:"idle_timeout_seconds,omitempty" jsonschema:"Seconds without use after which on_timeout happens; none when left out"`
 	OnTimeout          string            `json:"on_timeout,omitempty" jsonschema:"What the end of ttl_seconds or idle_timeout_seconds does: terminate, or pause until the next call"`
-	Network            []string          `json:"network,omitempty" jsonschema:"What may be reached, as host:port, *.suffix:port or CIDR:port, such as pypi.org:443; no network when left out"`
 	Env                map[string]string `json:"env,omitempty" jsonschema:"Environment variables of all its processes"`
 	Metadata           map[string]string `json:"metadata,omitempty" jsonschema:"Labels to find it by; name is shown in lists"`
 	SessionID          string            `json:"session_id,omitempty" jsonschema:"A session (see create_session) whose files are at /session and outlive the sandbox"`
@@ -111,13 +110,13 @@ type closeSandboxOutput struct {
 }
 
 func (s *server) sandboxTools(to *sdk.Server) {
-	add(s, to, "create_sandbox", "Make a new sandbox, for another image or runtime, more cpu or memory, network access, a session, or apart from other work, and give its sandbox_id to the "+
+	add(s, to, "create_sandbox", "Make a new sandbox, for another runtime, more cpu or memory, a session, or apart from other work, and give its sandbox_id to the "+
 		"other tools. It is not needed for plain work: tools without sandbox_id use the default sandbox. Close it with close_sandbox when it is no longer needed.",
-		hints{title: "Create a sandbox", openWorld: true},
+		hints{title: "Create a sandbox"},
 		limits{
 			"image": atMost(512), "runtime": atMost(64), "cpu": between(0.1, 1024), "memory_mb": between(32, 1<<24), "disk_gb": between(0.1, 1<<16),
 			"ttl_seconds": between(1, 30*86400), "idle_timeout_seconds": between(1, 30*86400), "on_timeout": oneOf("terminate", "pause"),
-			"network": atMost(256), "metadata": atMost(63), "session_id": atMost(64),
+			"metadata": atMost(63), "session_id": atMost(64),
 		}, createSandbox)
 	add(s, to, "list_sandboxes", "List the sandboxes of this key's project that have not ended, newest first.",
 		hints{title: "List sandboxes", readOnly: true, idempotent: true},
@@ -135,7 +134,7 @@ func createSandbox(ctx context.Context, c *call, in createSandboxInput) (answer[
 	}
 	sb, err := c.Create(ctx, client.CreateRequest{
 		Image: in.Image, Runtime: in.Runtime, CPU: in.CPU, MemoryMB: in.MemoryMB, DiskGB: in.DiskGB, TTL: inSeconds(in.TTLSeconds),
-		IdleTimeout: inSeconds(in.IdleTimeoutSeconds), OnTimeout: in.OnTimeout, Network: in.Network, Env: in.Env, Metadata: in.Metadata, SessionID: in.SessionID,
+		IdleTimeout: inSeconds(in.IdleTimeoutSeconds), OnTimeout: in.OnTimeout, Env: in.Env, Metadata: in.Metadata, SessionID: in.SessionID,
 	})
 	if err == nil && sb.Status == client.Creating {
 		waiting, cancel := context.WithTimeout(ctx, maxStart)

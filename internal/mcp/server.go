@@ -60,7 +60,7 @@ type server struct {
 
 const instructions = `Cay runs code in isolated Linux sandboxes. Nothing needs to be set up: leave sandbox_id out and every tool uses this conversation's default sandbox, which is made on first use and keeps its files and variables between calls.
 run_code is the usual tool: it keeps variables per language, and what code writes to /output comes back with the result, pictures as pictures. run_command is for shell commands, start_process for servers and other long-running programs.
-The working directory is /workspace. Without rules there is no network inside: create a sandbox with network rules to download or install something, and give its sandbox_id to the other tools.`
+The working directory is /workspace. There is no network inside: nothing can be downloaded or installed from elsewhere; files come by write_file and upload_file.`
 
 // New makes a server with all tools. It panics if a tool's schema cannot be made, which a test would show.
 func New(c Config) *sdk.Server {

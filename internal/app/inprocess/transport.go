@@ -76,7 +76,7 @@ type onBehalf struct {
 
 // RoundTrip implements http.RoundTripper.
 func (o *onBehalf) RoundTrip(r *http.Request) (*http.Response, error) {
-	r.Header = r.Header.Clone()
+	r = r.Clone(r.Context()) // a RoundTripper leaves what it is given as it is
 	for _, name := range o.headers {
 		if values := o.outer.Header.Values(name); len(values) > 0 {
 			r.Header[http.CanonicalHeaderKey(name)] = values
