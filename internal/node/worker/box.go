@@ -57,6 +57,7 @@ type box struct {
 	diskFull   bool
 	reported   int64 // last activity that watchers were told of, Unix ms
 	reportedFg bool
+	reportedAt time.Time
 	gone       bool // destroyed, and proven so
 	volumes    []attachment
 	unproven   bool // what was booted for it may not be gone: its volumes stay

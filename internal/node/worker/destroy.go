@@ -27,7 +27,7 @@ func (w *Worker) destroy(ctx context.Context, req *nodev1.DestroyRequest) (*node
 	if !known {
 		w.fences.note(id, req.Attempt)
 		w.mu.Unlock()
-		return &nodev1.Usage{}, nil
+		return w.finals.usage(id), nil
 	}
 	if w.closing {
 		w.mu.Unlock()
@@ -86,6 +86,7 @@ func (w *Worker) takeDown(b *box, grace time.Duration) error {
 		p.session.End()
 		p.retire()
 	}
+	w.finals.keep(b.id, &b.usage)
 	ctx, cancel := context.WithTimeout(context.Background(), w.timing.Destroy)
 	defer cancel()
 	if err := w.cfg.Driver.Destroy(ctx, b.handle); err != nil {

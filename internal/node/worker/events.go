@@ -115,24 +115,26 @@ func (w *Worker) measure(ctx context.Context) {
 			continue
 		}
 		w.sample(ctx, b)
-		if e := b.activity(); e != nil {
+		if e := b.activity(w.timing.Usage); e != nil {
 			w.events.publish(e)
 		}
 	}
 }
 
-// activity is news of a sandbox's use, or nil.
-func (b *box) activity() *nodev1.Event {
+// activity is news of a sandbox's use, or nil. What it has used is news after a while, also when nobody uses it.
+func (b *box) activity(while time.Duration) *nodev1.Event {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.prepared == nil || b.state != running {
+	if b.prepared == nil || b.state != running && b.state != frozen {
 		return nil
 	}
 	foreground, last := b.prepared.session.Activity()
 	full := b.usage.full(b.diskBytes(), b.diskFull)
-	if !foreground && foreground == b.reportedFg && last.UnixMilli() == b.reported && full == b.diskFull {
+	used := b.state == running && (foreground || foreground != b.reportedFg || last.UnixMilli() != b.reported || full != b.diskFull)
+	if !used && time.Since(b.reportedAt) < while {
 		return nil
 	}
+	b.reportedAt = time.Now()
 	b.diskFull = full
 	b.reported, b.reportedFg = last.UnixMilli(), foreground
 	return &nodev1.Event{SandboxId: string(b.id), AtUnixMs: time.Now().UnixMilli(), Event: &nodev1.Event_Activity{Activity: &nodev1.Activity{

@@ -11,7 +11,8 @@ import (
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
 
-// usage adds up what a sandbox used. The part that cannot be measured anew, memory over time, is kept in a file over restarts.
+// usage adds up what a sandbox used. The part that cannot be measured anew, memory over time, is kept in a file over restarts. Figures
+// never shrink. The time from the file's last measurement to the first after a restart counts with the memory of that last one.
 type usage struct {
 	mu     sync.Mutex
 	last   driver.Stats
@@ -29,7 +30,7 @@ func (u *usage) add(st driver.Stats, now time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if !u.at.IsZero() {
-		u.mbSecs += float64(u.last.MemoryBytes) / (1 << 20) * now.Sub(u.at).Seconds()
+		u.mbSecs += float64(u.last.MemoryBytes) / (1 << 20) * max(0, now.Sub(u.at).Seconds())
 	}
 	st.CPU = max(st.CPU, u.last.CPU)
 	u.last, u.at = st, now
@@ -49,11 +50,20 @@ type savedUsage struct {
 	MemoryMBSeconds float64       `json:"memory_mb_seconds"`
 	PeakBytes       int64         `json:"peak_bytes"`
 	CPU             time.Duration `json:"cpu_ns"`
+	At              time.Time     `json:"at"` // of the last measurement, which found this much memory:
+	MemoryBytes     int64         `json:"memory_bytes"`
+}
+
+// measured reports whether there is a figure.
+func (u *usage) measured() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return !u.at.IsZero()
 }
 
 func (u *usage) save(path string) {
 	u.mu.Lock()
-	b, err := json.Marshal(savedUsage{u.mbSecs, u.peak, u.last.CPU})
+	b, err := json.Marshal(savedUsage{MemoryMBSeconds: u.mbSecs, PeakBytes: u.peak, CPU: u.last.CPU, At: u.at, MemoryBytes: u.last.MemoryBytes})
 	u.saved = time.Now()
 	u.mu.Unlock()
 	if err == nil && os.WriteFile(path+".new", b, 0o600) == nil {
@@ -70,6 +80,7 @@ func (u *usage) load(path string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.mbSecs, u.peak, u.last.CPU = s.MemoryMBSeconds, s.PeakBytes, s.CPU
+	u.at, u.last.MemoryBytes = s.At, s.MemoryBytes
 }
 
 func (u *usage) remove(path string) { _ = os.Remove(path) }

@@ -66,6 +66,7 @@ type Timing struct {
 	Reclaim time.Duration // between a kill for memory and the look at what it brought; 500 ms
 	Sample  time.Duration // between measurements; 1 s
 	Record  time.Duration // between measurements that are kept; 5 s
+	Usage   time.Duration // between words on what a sandbox has used that nobody uses; 10 s
 }
 
 func (t Timing) withDefaults() Timing {
@@ -75,7 +76,7 @@ func (t Timing) withDefaults() Timing {
 	}{
 		{&t.Boot, time.Minute}, {&t.Adopt, 10 * time.Second}, {&t.Thaw, 10 * time.Second}, {&t.Destroy, time.Minute},
 		{&t.Reclaim, 500 * time.Millisecond}, {&t.Sample, time.Second},
-		{&t.Record, 5 * time.Second},
+		{&t.Record, 5 * time.Second}, {&t.Usage, 10 * time.Second},
 	} {
 		if *d.p <= 0 {
 			*d.p = d.d
@@ -93,6 +94,7 @@ type Worker struct {
 	events   *broadcaster
 	pool     *pool.Pool[*prepared]
 	records  *records
+	finals   *finals
 	measured *metrics
 	counted  router.Counters // of all sessions
 	cancel   context.CancelFunc
@@ -135,6 +137,11 @@ func New(cfg Config) (*Worker, error) {
 		cancel: cancel, ctx: func() context.Context { return ctx }, boxes: map[cay.ID]*box{}, handles: map[driver.Handle]*box{},
 	}
 	w.measured = newMetrics(w)
+	var err error
+	if w.finals, err = openFinals(filepath.Join(cfg.DataDir, "ended")); err != nil {
+		cancel()
+		return nil, fmt.Errorf("open what ended sandboxes had used: %w", err)
+	}
 	if err := w.inherit(ctx); err != nil {
 		cancel()
 		return nil, err
@@ -172,6 +179,8 @@ func (w *Worker) inherit(ctx context.Context) error {
 		}
 		w.adoptVolumes(b, st.Spec.Volumes)
 		w.boxes[b.id], w.handles[b.handle] = b, b
+		b.usage.load(w.usagePath(b.handle))
+		b.usage.load(w.finals.path(b.id)) // newer, where its end was under way
 		if !st.Alive {
 			if sp, err := spool.Open(w.spoolDir(st.Handle), w.cfg.Spool); err != nil {
 				w.log.Error("what ran in a sandbox that has ended is not known", "sandbox", b.id, "error", err)
@@ -189,7 +198,6 @@ func (w *Worker) inherit(ctx context.Context) error {
 			continue
 		}
 		b.prepared = p
-		b.usage.load(w.usagePath(b.handle))
 	}
 	w.background(w.settleVolumes)
 	return nil
