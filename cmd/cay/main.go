@@ -10,6 +10,6 @@ import (
 )
 
 func main() {
-	root := cli.New(cli.Deps{Version: app.Version}, app.Commands()...)
+	root := cli.New(cli.Deps{Version: app.Version, LocalChecks: app.Checks}, app.Commands()...)
 	os.Exit(cli.Execute(context.Background(), root, os.Args[1:]))
 }

@@ -26,7 +26,6 @@ func (s service) Process(ctx context.Context, stream *processStream) error {
 	if at := first.GetAttach(); at.GetTakeStdin() && at.GetCollect() {
 		return s.write(ctx, stream, at)
 	}
-	ctx = tracing.With(ctx, stream.RequestHeader().Get("traceparent"))
 	session, a, collect, err := s.begin(ctx, first)
 	if err != nil {
 		return noderpc.Encode(err)
