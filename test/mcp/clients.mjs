@@ -13,7 +13,7 @@ const identity = { name: "cay-tests", version: "1.0.0" };
 const requestTimeout = 300_000; // milliseconds: the machine may be busy
 
 /**
- * What the suites are run with. open({ conversation, key, path }) connects and answers a connection:
+ * What the suites are run with. open({ conversation, key, path, at }) connects, with a path over HTTP and a server at another URL over stdio, and answers a connection:
  * list() → tools, call(name, arguments, options) → the result, revision, server, instructions, capabilities, close().
  */
 export const matrix = [
@@ -28,8 +28,8 @@ export const matrix = [
 /** The ways of the newest revision of each client: where what is tested does not depend on the transport. */
 export const overHTTP = matrix.filter((way) => way.transport === "http" && !way.older);
 
-async function open(way, { conversation, key = apiKey, path = "/mcp" } = {}) {
-  const transport = way.transport === "http" ? http(way, conversation, key, path) : stdio(way, conversation, key);
+async function open(way, { conversation, key = apiKey, path = "/mcp", at = url } = {}) {
+  const transport = way.transport === "http" ? http(way, conversation, key, path) : stdio(way, conversation, key, at);
   if (way.older) asks(transport, way.revision);
   const client = way.era === "new" ? new NewClient(identity, { versionNegotiation: { mode: "auto" } }) : new OldClient(identity);
   let revision;
@@ -61,10 +61,10 @@ function http(way, conversation, key, path) {
   return new (way.era === "new" ? NewHTTP : OldHTTP)(new URL(path, url), { requestInit: { headers } });
 }
 
-function stdio(way, conversation, key) {
+function stdio(way, conversation, key, at) {
   return new (way.era === "new" ? NewStdio : OldStdio)({
     command: bin, args: ["mcp", ...(conversation ? ["--conversation", conversation] : [])], stderr: "inherit",
-    env: { PATH: process.env.PATH, HOME: "/nonexistent", CAY_URL: url, CAY_API_KEY: key },
+    env: { PATH: process.env.PATH, HOME: "/nonexistent", CAY_URL: at, CAY_API_KEY: key },
   });
 }
 

@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { after, before, describe, it } from "node:test";
 import { fileURLToPath } from "node:url";
 import { apiKey, url } from "./clients.mjs";
-import { chart } from "./programs.mjs";
+import { picture } from "./programs.mjs";
 
 const here = fileURLToPath(new URL(".", import.meta.url));
 const suite = `${here}node_modules/@modelcontextprotocol/conformance/dist/index.js`;
@@ -28,9 +28,9 @@ const revisions = [
 const drawing = `open("/output/drawing.svg", "w").write('<svg xmlns="http://www.w3.org/2000/svg" width="9" height="9"><circle r="9"/></svg>')`;
 const standIns = {
   test_simple_text: { name: "run_command", arguments: { command: "echo This is a simple text response for testing." } },
-  test_image_content: { name: "run_code", arguments: { code: chart } },
+  test_image_content: { name: "run_code", arguments: { code: picture } },
   test_embedded_resource: { name: "run_code", arguments: { code: drawing } },
-  test_multiple_content_types: { name: "run_code", arguments: { code: `${drawing}\n${chart}` } },
+  test_multiple_content_types: { name: "run_code", arguments: { code: `${drawing}\n${picture}` } },
   test_error_handling: { name: "get_sandbox", arguments: { sandbox_id: "sbx_00000000000000000000000000" } },
   test_tool_with_progress: { name: "run_command", arguments: { command: "for i in 1 2 3 4; do echo step $i; sleep 1; done" } },
 };

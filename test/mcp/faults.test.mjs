@@ -71,7 +71,19 @@ describe("faults and bounds", { concurrency: 2, timeout: 900_000 }, () => {
         await until("the command is killed", async () => !(await running()));
       });
 
-      it("bounds what a program with much output answers", async () => {
+      it("interrupts a program whose call is canceled, and keeps its variables", async () => {
+        const { sandbox_id } = await c.succeed("run_code", { code: "kept = 7" });
+        const abort = new AbortController();
+        const call = c.call("run_code", { code: "import time\nprint('it has begun', flush=True)\ntime.sleep(86400)", timeout_seconds: 3600 }, {
+          signal: abort.signal,
+          onprogress: ({ message }) => /it has begun/.test(message) && abort.abort("enough"),
+        });
+        await assert.rejects(call, /enough/);
+        const after = await c.succeed("run_code", { code: "kept" }); // waits for the interpreter to be free
+        assert.deepEqual([after.sandbox_id, after.results[0].text], [sandbox_id, "7"]);
+      });
+
+      it("bounds what a program with much output answers, and has the rest", async () => {
         const { stdout, stdout_bytes, stdout_truncated, process_id, parts } = await c.succeed("run_command", { command: "echo first; head -c 5000000 /dev/zero | tr '\\0' x; echo; echo last" });
         assert.equal(stdout_bytes, 5_000_012);
         assert.equal(stdout_truncated, true);
@@ -79,6 +91,10 @@ describe("faults and bounds", { concurrency: 2, timeout: 900_000 }, () => {
         assert.match(stdout, /^first\n[^]*left out[^]*\nlast\n$/);
         assert.ok(JSON.stringify(parts).length < 30_000);
         assert.ok(parts[0].text.includes(process_id), "where the rest is");
+        const page = await c.succeed("process_output", { process_id, offset: 2_500_000, max_bytes: 1000 });
+        assert.deepEqual([page.stdout, page.next_offset, page.size_bytes, page.complete], ["x".repeat(1000), 2_501_000, 5_000_012, false]);
+        const code = await c.succeed("run_code", { code: "print('x' * 5_000_000)" });
+        assert.deepEqual([code.stdout_bytes, code.stdout_truncated, code.stdout.length < 20_000], [5_000_001, true, true]);
       });
     });
   }
@@ -108,6 +124,53 @@ describe("faults and bounds", { concurrency: 2, timeout: 900_000 }, () => {
       await Promise.all([0, 1, 3].map((i) => named[i].call("close_sandbox")));
       await Promise.all(named.map((c) => c.close()));
     }
+  });
+
+  it("leaves calls of tools on record, as any other use of the API", async () => {
+    const c = await toolbox(await overHTTP[0].open({ conversation: "record" }));
+    const read = async (path) => (await (await fetch(new URL(path, url), { headers: { authorization: `Bearer ${apiKey}` } })).json()).items;
+    try {
+      const { sandbox_id, process_id } = await c.succeed("run_command", { command: "echo for the record" });
+      const record = await until("the history has it", async () => (await read(`/v1/history?kind=exec&sandbox_id=${sandbox_id}`)).find((item) => item.id === process_id));
+      assert.deepEqual([record.outcome, record.exit_code, record.stdout_bytes, /^key_/.test(record.key_id)], ["exited", 0, 15, true]);
+      const made = await until("the audit log has it", async () => (await read(`/v1/audit?action=create-sandbox&object=${sandbox_id}`))[0]);
+      assert.equal(made.key_id, record.key_id);
+    } finally {
+      await c.call("close_sandbox");
+      await c.close();
+    }
+  });
+
+  describe("cay mcp", () => {
+    const [way] = matrix.filter((way) => way.transport === "stdio");
+
+    it("has a conversation of its own, whose default sandbox ends with it", async () => {
+      const [one, two] = await Promise.all([way.open(), way.open()].map(async (opening) => toolbox(await opening)));
+      const [first, second] = [(await one.succeed("get_sandbox")).sandbox_id, (await two.succeed("get_sandbox")).sandbox_id];
+      assert.notEqual(first, second);
+      await one.close();
+      await until("the first one's sandbox ends", async () => ["TERMINATING", "TERMINATED"].includes((await two.succeed("get_sandbox", { sandbox_id: first })).status));
+      assert.equal((await two.succeed("get_sandbox")).sandbox_id, second);
+      await two.close();
+    });
+
+    it("shares a named conversation's sandbox with HTTP", async () => {
+      const [stdio, http] = await Promise.all([way, overHTTP[0]].map(async (way) => toolbox(await way.open({ conversation: "shared" }))));
+      await stdio.succeed("run_code", { code: "shared = 'by both'" });
+      assert.equal((await http.succeed("run_code", { code: "shared" })).results[0].text, "'by both'");
+      await http.close();
+      await stdio.close();
+    });
+
+    it("answers with a wrong key, or where no server is, what the user can do", async () => {
+      for (const [options, reason] of [[{ key: `cay_${"0".repeat(64)}` }, "unauthorized"], [{ at: "http://127.0.0.1:9" }, "unreachable"]]) {
+        const c = await toolbox(await way.open(options));
+        const failed = await c.fail("run_code", { code: "1" });
+        assert.equal(failed.reason, reason);
+        assert.match(failed.text, /user/);
+        await c.close();
+      }
+    });
   });
 
   describe("the door of HTTP", () => {
@@ -153,6 +216,17 @@ describe("faults and bounds", { concurrency: 2, timeout: 900_000 }, () => {
       assert.equal((await long.json()).reason, "payload_too_large");
       const unsupported = await post(ping, { "mcp-protocol-version": "1999-01-01" });
       assert.equal(unsupported.status, 400);
+    });
+
+    it("speaks JSON-RPC", async () => {
+      const notified = await post({ jsonrpc: "2.0", method: "notifications/initialized" });
+      assert.deepEqual([notified.status, await notified.text()], [202, ""]);
+      for (const [message, code] of [[{ jsonrpc: "2.0", id: 1, method: "prompts/list" }, -32601], [{ jsonrpc: "2.0", id: 1, method: "tools/call", params: { name: "no_such" } }, -32602]]) {
+        assert.match(await (await post(message)).text(), new RegExp(`"code":${code}`), JSON.stringify(message));
+      }
+      assert.ok([200, 400, 404].includes((await post({ jsonrpc: "2.0", id: 1, method: "no/such" })).status));
+      assert.ok([400, 406].includes((await post(ping, { accept: "text/plain" })).status));
+      assert.equal((await post(ping, { "content-type": "text/plain" })).status, 415);
     });
 
     it("counts calls", async () => {

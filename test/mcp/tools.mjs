@@ -1,14 +1,14 @@
-// The tools that Cay documents, with their annotations: clients decide by these what they let a model do without asking.
+// The tools of docs/how-to/mcp.md, with their annotations: clients decide by these what they let a model do without asking.
 
 const hints = (readOnlyHint, destructiveHint, idempotentHint, openWorldHint) => ({ readOnlyHint, destructiveHint, idempotentHint, openWorldHint });
 
 export const tools = {
-  run_code: hints(false, true, false, true),
-  run_command: hints(false, true, false, true),
-  start_process: hints(false, true, false, true),
+  run_code: hints(false, true, false, false),
+  run_command: hints(false, true, false, false),
+  start_process: hints(false, true, false, false),
   process_output: hints(true, false, true, false),
   stop_process: hints(false, true, true, false),
-  create_sandbox: hints(false, false, false, true),
+  create_sandbox: hints(false, false, false, false),
   list_sandboxes: hints(true, false, true, false),
   get_sandbox: hints(false, false, true, false),
   close_sandbox: hints(false, true, true, false),
