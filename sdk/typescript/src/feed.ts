@@ -74,12 +74,14 @@ export async function* followFeed<T extends { id: string }>(feed: Feed<T>, optio
       failure = error;
     }
     if (Date.now() - opened > steady) failures = 0;
-    if (!isLost(failure) || ++failures > (feed.maxReconnects ?? maxReconnects)) throw failure;
-    await delay(backoff(failures - 1), options.signal);
+    const wait = reconnectDelay(failure, failures);
+    if (wait === undefined || ++failures > (feed.maxReconnects ?? maxReconnects)) throw failure;
+    await delay(wait, options.signal);
   }
 }
 
-/** Whether the connection was lost, or its server goes away, so that another one goes on. */
-function isLost(failure: unknown): boolean {
-  return retryDelay(failure, 0) !== undefined || (failure instanceof CaySandboxError && failure.status === 0 && failure.reason === "unavailable");
+/** Milliseconds after which another connection may go on; undefined where none would. */
+function reconnectDelay(failure: unknown, attempt: number): number | undefined {
+  const goesAway = failure instanceof CaySandboxError && failure.status === 0 && failure.reason === "unavailable"; // said by the stream itself
+  return goesAway ? backoff(attempt) : retryDelay(failure, attempt);
 }
