@@ -24,7 +24,7 @@ describe("events and usage when the network or the server misbehaves", () => {
   /** Follows until so many items have come. */
   async function take(count: number, options: Parameters<typeof Events.follow>[0] = {}): Promise<unknown[]> {
     const items: unknown[] = [];
-    for await (const item of Events.follow({ ...settings(), ...options })) {
+    for await (const item of Events.follow({ ...settings(), signal: AbortSignal.timeout(60_000), ...options })) {
       items.push("data" in item ? item.id : item.type);
       if (items.length === count) break;
     }

@@ -89,7 +89,7 @@ export function historyTests(shared: Shared): void {
       const session = await Session.create({ ...target, name: `n.${Date.now()}` });
       const job = await Job.submit({ ...target, language: "bash", code: "echo followed", sessionId: session.id });
       const seen: ProjectEvent[] = [];
-      for await (const event of Events.follow({ ...target, after: before[before.length - 1]?.id ?? "0", types: ["job_status", "session_status"] })) {
+      for await (const event of Events.follow({ ...target, after: before[before.length - 1]?.id ?? "0", types: ["job_status", "session_status"], signal: AbortSignal.timeout(60_000) })) {
         if (!("data" in event)) continue;
         seen.push(event);
         if (event.jobId === job.id && event.data["to"] === "success") await session.delete({ force: true });
@@ -124,7 +124,7 @@ export function historyTests(shared: Shared): void {
       assert.match(entry?.keyId ?? "", /^key_/);
       const [created] = await Audit.list({ ...target, object: sandbox.id, action: "create-sandbox", keyId: entry?.keyId ?? "" });
       assert.ok(created !== undefined && Number(created.id) < Number(entry?.id));
-      assert.deepEqual((await Audit.list({ ...target, object: sandbox.id, limit: 1, order: "asc", to: new Date() }))[0], created);
+      assert.deepEqual((await Audit.list({ ...target, object: sandbox.id, limit: 1, order: "asc" }))[0], created);
       assert.deepEqual(await Audit.list({ ...target, object: sandbox.id, action: "exec" }), []);
 
       assert.equal((await fails(Audit.list({ ...target, apiKey: "cay_wrong" }))).status, 401);
