@@ -13,8 +13,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/net/netutil"
-
-	"github.com/cayhq/cay/internal/control/api"
 )
 
 // newRegistry is where all parts of a server register what they measure.
@@ -22,12 +20,6 @@ func newRegistry() *prometheus.Registry {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
-}
-
-// sandboxCounts is the part of the store that counts sandboxes, where it has one.
-func sandboxCounts(st any) api.SandboxCounts {
-	counts, _ := st.(api.SandboxCounts)
-	return counts
 }
 
 // listenForMetrics opens the listener of /metrics; nil without an address. urlFile is as for listen.

@@ -195,7 +195,7 @@ func serve(ctx context.Context, c config.Config, p paths, listener, scrapes net.
 	}
 	handler, err := api.New(api.Config{
 		Sandboxes: life, Nodes: workers, Auth: keys, Ports: proxy, Jobs: programs, Sessions: volumes, History: past, JobCounts: st, Idempotency: st.Idempotency(),
-		SandboxCounts: sandboxCounts(st), Metrics: metrics, Exposition: scrape.New(metrics, workers, log),
+		SandboxCounts: st, Metrics: metrics, Exposition: scrape.New(metrics, workers, log),
 		MCP: tools, Version: Version, AllowedOrigins: c.Origins, AllowedHosts: c.Hosts, Logger: log,
 	})
 	if err != nil {

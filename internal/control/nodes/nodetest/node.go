@@ -40,6 +40,7 @@ type Node struct {
 
 	OnRecords func(ctx context.Context, r *nodev1.RecordsRequest) error
 	Families  []*dto.MetricFamily // what Metrics answers; nil: one that counts processes
+	OnMetrics func(ctx context.Context) error
 
 	socket string
 

@@ -110,7 +110,12 @@ func (n *Node) Records(ctx context.Context, r *connect.Request[nodev1.RecordsReq
 }
 
 // Metrics implements the node service: Families, or how many processes were started.
-func (n *Node) Metrics(context.Context, *connect.Request[nodev1.MetricsRequest]) (*connect.Response[nodev1.MetricsResponse], error) {
+func (n *Node) Metrics(ctx context.Context, _ *connect.Request[nodev1.MetricsRequest]) (*connect.Response[nodev1.MetricsResponse], error) {
+	if n.OnMetrics != nil {
+		if err := n.OnMetrics(ctx); err != nil {
+			return nil, noderpc.Encode(err)
+		}
+	}
 	n.mu.Lock()
 	families := n.Families
 	if families == nil {
