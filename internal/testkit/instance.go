@@ -74,7 +74,7 @@ func NewInstance(opts Options) (*Instance, error) {
 			return nil, err
 		}
 	}
-	if inst.Listen, err = freePort(); err != nil {
+	if inst.Listen, err = FreePort(); err != nil {
 		return nil, err
 	}
 	inst.Client = NewClient("http://"+inst.Listen, "")
@@ -101,9 +101,9 @@ func NewKey() string {
 	return "cay_" + hex.EncodeToString(b[:])
 }
 
-// freePort finds a port below the range from which the kernel takes those of outgoing connections: no client's can come upon it while
+// FreePort finds a port below the range from which the kernel takes those of outgoing connections: no client's can come upon it while
 // the server is down.
-func freePort() (string, error) {
+func FreePort() (string, error) {
 	const lowest, count = 20_000, 12_000
 	for range 100 {
 		addr := fmt.Sprintf("127.0.0.1:%d", lowest+mathrand.IntN(count))
