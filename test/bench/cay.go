@@ -23,13 +23,13 @@ type server struct {
 	pool int
 }
 
-// startServer starts one with pool prepared sandboxes, and returns when they are.
-func startServer(ctx context.Context, pool int) (*server, error) {
-	instance, err := testkit.NewInstance(testkit.Options{Env: []string{
-		"CAY_POOL_SIZE=" + strconv.Itoa(pool), "CAY_LOG_LEVEL=warn",
+// startServer starts one with pool prepared sandboxes, and returns when they are. env is added to its environment.
+func startServer(ctx context.Context, pool int, env ...string) (*server, error) {
+	instance, err := testkit.NewInstance(testkit.Options{Env: append(env,
+		"CAY_POOL_SIZE="+strconv.Itoa(pool), "CAY_LOG_LEVEL=warn",
 		// The peers are not held to a part of the machine either.
-		"CAY_DEFAULT_CPU=" + strconv.Itoa(runtime.NumCPU()),
-	}})
+		"CAY_DEFAULT_CPU="+strconv.Itoa(runtime.NumCPU()),
+	)})
 	if err != nil {
 		return nil, err
 	}

@@ -1,5 +1,5 @@
 // Command bench measures Cay beside its peers, in one run on one machine: commands, fresh sandboxes, streams, memory, deletes,
-// files and jobs. It prints tables in Markdown and writes every sample as JSON. It says whether what was promised is met and fails only when
+// files, jobs and telemetry. It prints tables in Markdown and writes every sample as JSON. It says whether what was promised is met and fails only when
 // it cannot measure Cay: times belong to the machine as much as to the program. It is no test of behaviour; those are beside it.
 package main
 
@@ -31,7 +31,7 @@ type settings struct {
 }
 
 // groupNames are the groups in their order.
-var groupNames = []string{"exec", "boot", "python", "python-boot", "code", "code-first", "pause", "stream", "ports", "idle", "churn", "files", "archive", "jobs", "session"}
+var groupNames = []string{"exec", "boot", "python", "python-boot", "code", "code-first", "pause", "stream", "ports", "idle", "churn", "files", "archive", "jobs", "session", "telemetry"}
 
 func (s settings) check(args []string) error {
 	if len(args) > 0 {
@@ -197,6 +197,7 @@ func (b *bench) measure(ctx context.Context) []harness.Group {
 		{"archive", "", func() []harness.Group { return one(b.archives(ctx, share(15))) }},
 		{"jobs", python[0], func() []harness.Group { return b.jobs(ctx, share(30)) }},
 		{"session", "", func() []harness.Group { return one(b.sessions(ctx, share(10))) }},
+		{"telemetry", "/bin/true", func() []harness.Group { return one(b.telemetry(ctx, share(20))) }},
 	} {
 		if !b.wants(g.name) {
 			continue

@@ -31,6 +31,8 @@ const (
 	portsOfNode     = 0.9
 	archiveOfSingle = 10.0
 	archivePromise  = "small files in one archive: ten times as many a second as one by one"
+	usualOfOff      = 1.03
+	usualPromise    = "exec with history and metrics as usual beside one with as little as can be"
 	growthPromised  = "growth of memory during a stream: "
 )
 
@@ -80,6 +82,9 @@ func targets(r harness.Report) []harness.Target {
 		value, ok := g.Median(byArchive)
 		single, measured := g.Median(oneByOne)
 		all = append(all, harness.AtLeast(archivePromise, "files/s", value, archiveOfSingle*single, ok && measured))
+	}
+	if g := r.Group("telemetry"); len(g.Series) > 0 {
+		all = append(all, harness.RatioAtMost(usualPromise, g, telemetryUsual, telemetryOff, usualOfOff))
 	}
 	for _, s := range r.Group(flatGrowth).Series {
 		all = append(all, harness.AtMost(growthPromised+s.Name, "MB", s.Max, flatMB, s.N > 0))
