@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
+	prom "github.com/prometheus/common/model"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/cayhq/cay/internal/testkit"
@@ -75,7 +75,7 @@ func scraped(ctx context.Context) (families map[string]*dto.MetricFamily, page [
 	if res.StatusCode != 200 {
 		return nil, nil, fmt.Errorf("status %d: %s", res.StatusCode, page)
 	}
-	parser := expfmt.NewTextParser(model.LegacyValidation)
+	parser := expfmt.NewTextParser(prom.LegacyValidation)
 	families, err = parser.TextToMetricFamilies(bytes.NewReader(page))
 	return families, page, err
 }
