@@ -17,8 +17,8 @@ import (
 //
 // Inside gVisor CPU is counted in ticks of 10 ms in which a task was running as gVisor sees it: where the host has too few cores, the
 // waiting for one is in it too, so that it is rather too much than too little (a loop of 1 s says 0.5 to 1.05 s; one that the host let
-// have 7.7 of 27 s says 22 s). PeakRSS is exact there: a process that touches 100 MiB says 115,500 KiB, its interpreter included, also
-// when it has freed them before its end.
+// have 7.7 of 27 s says 22 s). PeakRSS is exact there from about 24 MiB on: a process that touches 100 MiB says 115,500 KiB, its interpreter
+// included, also when it has freed them before its end. Below that it is the memory of this process, from which it was forked.
 type End struct {
 	Status  syscall.WaitStatus
 	CPU     time.Duration // user and system time
