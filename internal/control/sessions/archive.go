@@ -13,6 +13,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/observe/tracing"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
@@ -47,7 +48,10 @@ func (s *Sessions) archive(id cay.ID) func(context.Context) error {
 			return err
 		}
 		worker := row.WorkerID
+		ctx, span := tracing.Start(ctx, "session.archive", tracing.ProjectID(row.ProjectID), tracing.WorkerID(worker))
+		defer span.End()
 		digest, bytes, failure := s.exportVolume(ctx, row)
+		span.Fail(string(cay.ReasonOf(failure)))
 		row, err = s.settle(ctx, id, func(row *cay.Session, _ []*cay.Sandbox) error {
 			if row.Status != cay.SessionArchiving {
 				return errUnchanged // it is being deleted

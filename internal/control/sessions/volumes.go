@@ -9,6 +9,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/cayhq/cay"
+	"github.com/cayhq/cay/internal/observe/tracing"
 	"github.com/cayhq/cay/internal/wire/noderpc"
 	"github.com/cayhq/cay/internal/wire/nodev1"
 )
@@ -101,7 +102,10 @@ func (s *Sessions) restore(id, worker cay.ID) func(context.Context) error {
 		if err != nil || row.Status != cay.SessionRestoring {
 			return err
 		}
+		ctx, span := tracing.Start(ctx, "session.restore", tracing.ProjectID(row.ProjectID), tracing.WorkerID(worker))
+		defer span.End()
 		failure := s.importVolume(ctx, row)
+		span.Fail(string(cay.ReasonOf(failure)))
 		row, err = s.settle(ctx, id, func(row *cay.Session, _ []*cay.Sandbox) error {
 			if row.Status != cay.SessionRestoring {
 				return errUnchanged // it is being deleted
