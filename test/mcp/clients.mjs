@@ -13,7 +13,8 @@ const identity = { name: "cay-tests", version: "1.0.0" };
 const requestTimeout = 300_000; // milliseconds: the machine may be busy
 
 /**
- * What the suites are run with. open({ conversation, key, path, at }) connects, with a path over HTTP and a server at another URL over stdio, and answers a connection:
+ * What the suites are run with. open({ conversation, key, path, at, quiet }) connects, with a path over HTTP, over stdio to a server at another
+ * URL and without what the program says on stderr if that is expected, and answers a connection:
  * list() → tools, call(name, arguments, options) → the result, revision, server, instructions, capabilities, close().
  */
 export const matrix = [
@@ -28,8 +29,8 @@ export const matrix = [
 /** The ways of the newest revision of each client: where what is tested does not depend on the transport. */
 export const overHTTP = matrix.filter((way) => way.transport === "http" && !way.older);
 
-async function open(way, { conversation, key = apiKey, path = "/mcp", at = url } = {}) {
-  const transport = way.transport === "http" ? http(way, conversation, key, path) : stdio(way, conversation, key, at);
+async function open(way, { conversation, key = apiKey, path = "/mcp", at = url, quiet } = {}) {
+  const transport = way.transport === "http" ? http(way, conversation, key, path) : stdio(way, conversation, key, at, quiet);
   if (way.older) asks(transport, way.revision);
   const client = way.era === "new" ? new NewClient(identity, { versionNegotiation: { mode: "auto" } }) : new OldClient(identity);
   let revision;
@@ -61,9 +62,9 @@ function http(way, conversation, key, path) {
   return new (way.era === "new" ? NewHTTP : OldHTTP)(new URL(path, url), { requestInit: { headers } });
 }
 
-function stdio(way, conversation, key, at) {
+function stdio(way, conversation, key, at, quiet) {
   return new (way.era === "new" ? NewStdio : OldStdio)({
-    command: bin, args: ["mcp", ...(conversation ? ["--conversation", conversation] : [])], stderr: "inherit",
+    command: bin, args: ["mcp", ...(conversation ? ["--conversation", conversation] : [])], stderr: quiet ? "ignore" : "inherit",
     env: { PATH: process.env.PATH, HOME: "/nonexistent", CAY_URL: at, CAY_API_KEY: key },
   });
 }

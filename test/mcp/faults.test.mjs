@@ -164,7 +164,7 @@ describe("faults and bounds", { concurrency: 2, timeout: 900_000 }, () => {
 
     it("answers with a wrong key, or where no server is, what the user can do", async () => {
       for (const [options, reason] of [[{ key: `cay_${"0".repeat(64)}` }, "unauthorized"], [{ at: "http://127.0.0.1:9" }, "unreachable"]]) {
-        const c = await toolbox(await way.open(options));
+        const c = await toolbox(await way.open({ ...options, quiet: true }));
         const failed = await c.fail("run_code", { code: "1" });
         assert.equal(failed.reason, reason);
         assert.match(failed.text, /user/);
