@@ -18,7 +18,7 @@ import (
 
 // Run runs the suite. open makes an empty store and closes it when the test ends.
 func Run(t *testing.T, open func(t *testing.T) store.Store) {
-	for _, tests := range []suite{rowTests, jobTests, jobQueueTests, sessionTests, historyTests} {
+	for _, tests := range []suite{rowTests, jobTests, jobQueueTests, sessionTests, historyTests, accountingTests} {
 		for name, test := range tests {
 			t.Run(name, func(t *testing.T) { test(t, open(t)) })
 		}
