@@ -55,6 +55,25 @@ const recordColumns = `seq, project_id, id, kind, key_id, sandbox_id, session_id
 
 // ListRecords implements store.History.
 func (s *Store) ListRecords(ctx context.Context, project cay.ID, q cay.RecordQuery) ([]cay.Record, string, error) {
+	w, err := recordWalk(project, q)
+	if err != nil {
+		return nil, "", err
+	}
+	items := []cay.Record{}
+	next, err := w.page(ctx, s.read, recordColumns, q.Limit, func(row *sql.Rows) (place, error) {
+		var r db.Record
+		err := row.Scan(&r.Seq, &r.ProjectID, &r.ID, &r.Kind, &r.KeyID, &r.SandboxID, &r.SessionID, &r.Name, &r.Command, &r.Language, &r.Outcome, &r.Ok,
+			&r.ExitCode, &r.Signal, &r.StartedAt, &r.EndedAt, &r.Duration, &r.StdoutBytes, &r.StderrBytes, &r.CpuSeconds, &r.PeakMemoryMb, &r.TraceID)
+		items = append(items, fromRecordRow(r))
+		return place{r.EndedAt, r.ID}, err
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("list records: %w", err)
+	}
+	return items, next.cursor(), nil
+}
+
+func recordWalk(project cay.ID, q cay.RecordQuery) (*walk, error) {
 	w := &walk{table: "records", index: "records_all", at: "ended_at", id: "id", ascending: q.Ascending}
 	switch {
 	case q.SandboxID != "":
@@ -75,10 +94,10 @@ func (s *Store) ListRecords(ctx context.Context, project cay.ID, q cay.RecordQue
 	if q.Cursor != "" {
 		c, err := store.ParseKeyCursor(q.Cursor, 2)
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		if after, err = placeOf(c[0], c[1]); err != nil {
-			return nil, "", err
+			return nil, err
 		}
 	}
 	w.between(q.From, q.To, after)
@@ -87,7 +106,7 @@ func (s *Store) ListRecords(ctx context.Context, project cay.ID, q cay.RecordQue
 	for column, values := range map[string]any{"kind": q.Kinds, "outcome": q.Outcomes} {
 		wanted, err := encode(values)
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		if wanted != "null" && wanted != "[]" {
 			w.only(column+" IN (SELECT value FROM json_each(?))", wanted)
@@ -99,18 +118,7 @@ func (s *Store) ListRecords(ctx context.Context, project cay.ID, q cay.RecordQue
 	if q.Text != "" {
 		w.only("(instr(lower(command), lower(?)) > 0 OR instr(lower(name), lower(?)) > 0)", q.Text, q.Text)
 	}
-	items := []cay.Record{}
-	next, err := w.page(ctx, s.read, recordColumns, q.Limit, func(row *sql.Rows) (place, error) {
-		var r db.Record
-		err := row.Scan(&r.Seq, &r.ProjectID, &r.ID, &r.Kind, &r.KeyID, &r.SandboxID, &r.SessionID, &r.Name, &r.Command, &r.Language, &r.Outcome, &r.Ok,
-			&r.ExitCode, &r.Signal, &r.StartedAt, &r.EndedAt, &r.Duration, &r.StdoutBytes, &r.StderrBytes, &r.CpuSeconds, &r.PeakMemoryMb, &r.TraceID)
-		items = append(items, fromRecordRow(r))
-		return place{r.EndedAt, r.ID}, err
-	})
-	if err != nil {
-		return nil, "", fmt.Errorf("list records: %w", err)
-	}
-	return items, next.cursor(), nil
+	return w, nil
 }
 
 func fromRecordRow(row db.Record) cay.Record {
@@ -148,6 +156,27 @@ const auditColumns = "seq, at, project_id, key_id, action, object, status, reaso
 
 // ListAudit implements store.History.
 func (s *Store) ListAudit(ctx context.Context, project cay.ID, q cay.AuditQuery) ([]cay.AuditEntry, string, error) {
+	w, err := auditWalk(project, q)
+	if err != nil {
+		return nil, "", err
+	}
+	items := []cay.AuditEntry{}
+	next, err := w.page(ctx, s.read, auditColumns, q.Limit, func(row *sql.Rows) (place, error) {
+		var r db.Audit
+		err := row.Scan(&r.Seq, &r.At, &r.ProjectID, &r.KeyID, &r.Action, &r.Object, &r.Status, &r.Reason, &r.RequestID, &r.TraceID, &r.RemoteAddr, &r.UserAgent)
+		items = append(items, cay.AuditEntry{
+			Seq: r.Seq, At: fromMicros(r.At), ProjectID: cay.ID(r.ProjectID), KeyID: cay.ID(r.KeyID), Action: r.Action, Object: r.Object,
+			Status: int(r.Status), Reason: r.Reason, RequestID: r.RequestID, TraceID: r.TraceID, RemoteAddr: r.RemoteAddr, UserAgent: r.UserAgent,
+		})
+		return place{r.At, r.Seq}, err
+	})
+	if err != nil {
+		return nil, "", fmt.Errorf("list the audit log: %w", err)
+	}
+	return items, next.cursor(), nil
+}
+
+func auditWalk(project cay.ID, q cay.AuditQuery) (*walk, error) {
 	w := &walk{table: "audit", index: "audit_all", at: "at", id: "seq", ascending: q.Ascending}
 	switch {
 	case q.Object != "":
@@ -164,33 +193,20 @@ func (s *Store) ListAudit(ctx context.Context, project cay.ID, q cay.AuditQuery)
 	if q.Cursor != "" {
 		c, err := store.ParseKeyCursor(q.Cursor, 2)
 		if err != nil {
-			return nil, "", err
+			return nil, err
 		}
 		seq, err := strconv.ParseInt(c[1], 10, 64)
 		if err != nil {
-			return nil, "", store.ErrCursor()
+			return nil, store.ErrCursor()
 		}
 		if after, err = placeOf(c[0], seq); err != nil {
-			return nil, "", err
+			return nil, err
 		}
 	}
 	w.between(q.From, q.To, after)
 	w.onlyIf("key_id", string(q.KeyID))
 	w.onlyIf("action", q.Action)
-	items := []cay.AuditEntry{}
-	next, err := w.page(ctx, s.read, auditColumns, q.Limit, func(row *sql.Rows) (place, error) {
-		var r db.Audit
-		err := row.Scan(&r.Seq, &r.At, &r.ProjectID, &r.KeyID, &r.Action, &r.Object, &r.Status, &r.Reason, &r.RequestID, &r.TraceID, &r.RemoteAddr, &r.UserAgent)
-		items = append(items, cay.AuditEntry{
-			Seq: r.Seq, At: fromMicros(r.At), ProjectID: cay.ID(r.ProjectID), KeyID: cay.ID(r.KeyID), Action: r.Action, Object: r.Object,
-			Status: int(r.Status), Reason: r.Reason, RequestID: r.RequestID, TraceID: r.TraceID, RemoteAddr: r.RemoteAddr, UserAgent: r.UserAgent,
-		})
-		return place{r.At, r.Seq}, err
-	})
-	if err != nil {
-		return nil, "", fmt.Errorf("list the audit log: %w", err)
-	}
-	return items, next.cursor(), nil
+	return w, nil
 }
 
 // cursor is the opaque form of a place; nil has none.

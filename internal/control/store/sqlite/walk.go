@@ -8,6 +8,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"github.com/cayhq/cay/internal/control/store/sqlite/db"
 )
 
 // walkLimit bounds the rows that one page of a filtered list looks at, however few of them the filters let pass: a page may be short and
@@ -79,7 +81,7 @@ func (w *walk) order() string {
 }
 
 // edge is the last place that a page with filters may look at; nil when the walk ends before it.
-func (w *walk) edge(ctx context.Context, read *sql.DB) (*place, error) {
+func (w *walk) edge(ctx context.Context, read db.DBTX) (*place, error) {
 	if len(w.filters) == 0 {
 		return nil, nil
 	}
@@ -97,7 +99,7 @@ func (w *walk) edge(ctx context.Context, read *sql.DB) (*place, error) {
 }
 
 // page reads at most limit rows, and says where the next page goes on; nil: nowhere. scan reads one row of the columns and says its place.
-func (w *walk) page(ctx context.Context, read *sql.DB, columns string, limit int, scan func(row *sql.Rows) (place, error)) (*place, error) {
+func (w *walk) page(ctx context.Context, read db.DBTX, columns string, limit int, scan func(row *sql.Rows) (place, error)) (*place, error) {
 	edge, err := w.edge(ctx, read)
 	if err != nil {
 		return nil, err
