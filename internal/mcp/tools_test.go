@@ -72,7 +72,7 @@ func schema(t *testing.T, v any) *jsonschema.Schema {
 	return s
 }
 
-func TestWhatIsNotATooIsNotOffered(t *testing.T) {
+func TestWhatIsNotAToolIsNotOffered(t *testing.T) {
 	r := newRig(t)
 	if _, err := r.session.ListPrompts(within(t), nil); err == nil || !strings.Contains(err.Error(), "not found") {
 		t.Errorf("prompts/list: %v", err)

@@ -18,7 +18,9 @@ GET, HEAD, PUT and DELETE are safe to repeat, and so is a POST with an Idempoten
 
 Browsers: put a ticket from POST /v1/tickets behind ?ticket= for a stream or a download. Requests from foreign origins are refused unless the origin is allowlisted.
 
-File names need not be UTF-8. Going in, their bytes are percent-encoded behind ?path= like any others. Coming out, name and path have U+FFFD for what is no text, and path_percent holds the path percent-encoded, ready to be put behind ?path=.`
+File names need not be UTF-8. Going in, their bytes are percent-encoded behind ?path= like any others. Coming out, name and path have U+FFFD for what is no text, and path_percent holds the path percent-encoded, ready to be put behind ?path=.
+
+For models there is POST /mcp: the Model Context Protocol over Streamable HTTP, with the same keys. Its tools are not part of this document.`
 
 const execDescription = `A command that fails is a 200. A string runs under the sandbox's shell; a list is a program and its arguments. Without stdin, the command reads end of file at once. At the timeout the whole tree is killed and what it wrote is answered, with 137, KILL and timed_out.
 
