@@ -109,7 +109,7 @@ type FeedOptions struct {
 // Events yields what happened to a sandbox, oldest first, also to one that has ended. With Follow it goes on as things happen,
 // over broken connections, until the sandbox has ended.
 func (c *Client) Events(ctx context.Context, sandbox string, o FeedOptions) iter.Seq2[SandboxEvent, error] {
-	return entries(ctx, c, sandbox, "events", o, func(ev sseEvent) (e SandboxEvent, ok bool, err error) {
+	return entries(ctx, c, ofSandbox(sandbox, "events"), o, func(ev sseEvent) (e SandboxEvent, ok bool, err error) {
 		if ev.name == EventReset {
 			return SandboxEvent{SandboxID: sandbox, Type: EventReset}, true, nil
 		}
@@ -144,7 +144,7 @@ func (l LogEntry) MarshalJSON() ([]byte, error) {
 // Logs yields what was said around a sandbox, oldest first. With Follow it goes on, over broken connections, until the sandbox has
 // ended.
 func (c *Client) Logs(ctx context.Context, sandbox string, o FeedOptions) iter.Seq2[LogEntry, error] {
-	return entries(ctx, c, sandbox, "logs", o, func(ev sseEvent) (e LogEntry, ok bool, err error) {
+	return entries(ctx, c, ofSandbox(sandbox, "logs"), o, func(ev sseEvent) (e LogEntry, ok bool, err error) {
 		if ev.name != "log" {
 			return e, false, nil
 		}
@@ -153,20 +153,31 @@ func (c *Client) Logs(ctx context.Context, sandbox string, o FeedOptions) iter.S
 	})
 }
 
+// growing is where a list that grows is read.
+type growing struct {
+	path      []string
+	query     url.Values
+	attempted string
+	unending  bool // the list has no last entry: the server ends a stream of it only when it restarts
+}
+
+// ofSandbox is a list of a sandbox, which ends with it.
+func ofSandbox(sandbox, what string) growing {
+	return growing{path: sandboxPath(sandbox, what), attempted: what + " of " + sandbox}
+}
+
 // entries yields a list that grows: what there is, or as it grows. Either way it is read as a stream, which tells of a reset.
-func entries[T any](ctx context.Context, c *Client, sandbox, what string, o FeedOptions,
-	decode func(sseEvent) (T, bool, error)) iter.Seq2[T, error] {
-	path := sandboxPath(sandbox, what)
-	attempted := what + " of " + sandbox
+func entries[T any](ctx context.Context, c *Client, of growing, o FeedOptions, decode func(sseEvent) (T, bool, error)) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var none T
-		f := &feed{c: c, attempted: attempted,
+		f := &feed{c: c, attempted: of.attempted, unending: of.unending,
 			open: func(lastID string) *call {
-				query := url.Values{"follow": {strconv.FormatBool(o.Follow)}}
+				query := cloneValues(of.query)
+				query.Set("follow", strconv.FormatBool(o.Follow))
 				if o.After != "" && lastID == "" {
 					query.Set("after", o.After)
 				}
-				return &call{method: http.MethodGet, path: path, query: query}
+				return &call{method: http.MethodGet, path: of.path, query: query}
 			},
 			event: func(ev sseEvent) (bool, error) {
 				if err := errorEvent(ev); err != nil {

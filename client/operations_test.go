@@ -99,6 +99,12 @@ var methods = map[string][]any{
 	"read-session-archive":  {(*client.SessionFiles).OpenArchive, (*client.SessionFiles).DownloadArchive},
 	"write-session-archive": {(*client.SessionFiles).UploadArchive},
 
+	"list-history":        {(*client.History).List},
+	"get-history-record":  {(*client.History).Get},
+	"get-usage":           {(*client.Client).Usage},
+	"list-audit":          {(*client.Audit).List},
+	"list-project-events": {(*client.Client).ProjectEvents},
+
 	"read-archive":  {(*client.Files).OpenArchive, (*client.Files).DownloadArchive},
 	"write-archive": {(*client.Files).UploadArchive},
 }

@@ -31,6 +31,7 @@ type Server struct {
 	programs    map[string]Program   // guarded by mu
 	requests    []Request            // guarded by mu
 	refusals    []refusal            // guarded by mu
+	past        past                 // guarded by mu, but for its events
 	cuts        []int                // bytes of output after which the next streams break; guarded by mu
 	outcomeCuts int                  // streams of code still to break before their result; guarded by mu
 	languages   map[string]Language  // guarded by mu
@@ -74,7 +75,7 @@ func New() *Server {
 	s := &Server{
 		quit: make(chan struct{}), sandboxes: map[string]*sandbox{}, replays: map[string]any{},
 		programs: maps.Clone(builtins), live: map[int]func(){}, languages: map[string]Language{"python": sums, "bash": sums},
-		servers: map[int]http.Handler{}, jobs: map[string]*job{}, sessions: map[string]*session{},
+		servers: map[int]http.Handler{}, jobs: map[string]*job{}, sessions: map[string]*session{}, past: past{events: newJournal()},
 	}
 	s.http = httptest.NewServer(s.routes())
 	s.URL = s.http.URL
@@ -215,6 +216,7 @@ func (s *Server) routes() http.Handler {
 	s.observationRoutes(mux)
 	s.jobRoutes(mux)
 	s.sessionRoutes(mux)
+	s.historyRoutes(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("X-Request-Id", "req_"+rand.Text())
 		if ref, ok := s.note(r); ok {

@@ -100,12 +100,14 @@ func New(deps Deps, extra ...*cobra.Command) *cobra.Command {
 	root.PersistentFlags().StringVarP(&a.output, "output", "o", "table", "`FORM` of what is printed: table or json (the API's own objects)")
 	root.RegisterFlagCompletionFunc("output", cobra.FixedCompletions([]string{"table", "json"}, cobra.ShellCompDirectiveNoFileComp))
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run commands:"}, &cobra.Group{ID: "manage", Title: "Sandboxes:"}, &cobra.Group{ID: "files", Title: "Files:"},
-		&cobra.Group{ID: "jobs", Title: "Jobs and sessions:"})
+		&cobra.Group{ID: "jobs", Title: "Jobs and sessions:"},
+		&cobra.Group{ID: "past", Title: "What happened:"})
 	inGroup(root, "run", a.runCommand(), a.execCommand(), a.shCommand(), a.codeCommand(), a.contextCommand(), a.processCommand(), a.logsCommand())
 	inGroup(root, "manage", a.createCommand(), a.psCommand(), a.inspectCommand(), a.rmCommand(), a.pauseCommand(), a.resumeCommand(),
 		a.portCommand(), a.statsCommand(), a.eventsCommand())
 	inGroup(root, "files", a.cpCommand(), a.lsCommand(), a.watchCommand(), a.signCommand())
 	inGroup(root, "jobs", a.jobCommand(), a.sessionCommand())
+	inGroup(root, "past", a.historyCommand(), a.usageCommand(), a.auditCommand())
 	root.AddCommand(a.mcpCommand(), a.doctorCommand(), a.versionCommand())
 	root.AddCommand(extra...)
 	return root

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strconv"
 	"strings"
@@ -89,15 +90,25 @@ func (a *app) metrics(ctx context.Context, c *client.Client, ref string, o clien
 func mb(n float64) string { return formatBytes(int64(n * (1 << 20))) }
 
 func (a *app) eventsCommand() *cobra.Command {
-	var o client.FeedOptions
+	var (
+		o     client.FeedOptions
+		types string
+	)
 	cmd := &cobra.Command{
-		Use:   "events [-f] SBX",
-		Short: "Show what happened to a sandbox",
+		Use:   "events [-f] [SBX]",
+		Short: "Show what happened to a sandbox, or in the project",
 		Long: "Events prints what happened, oldest first, also of a sandbox that has ended: changes of status, processes killed for\n" +
-			"memory, a full disk. With -o json it prints the API's objects, one on a line.",
-		Example: "  cay events planner\n  cay events -f -o json planner",
-		Args:    exactly(1),
+			"memory, a full disk. Without SBX it is that of all sandboxes of the project, and the status of its jobs and sessions. With\n" +
+			"-o json it prints the API's objects, one on a line.",
+		Example: "  cay events planner\n  cay events -f -o json planner\n  cay events -f --types job_status",
+		Args:    between(0, 1),
 		RunE: a.do(func(ctx context.Context, c *client.Client, args []string) error {
+			if len(args) == 0 {
+				return a.projectEvents(ctx, c, o, listOf(types))
+			}
+			if types != "" {
+				return usagef("--types is for the events of the project: leave out SBX")
+			}
 			id, err := resolve(ctx, c, args[0], true)
 			if err != nil {
 				return err
@@ -110,7 +121,7 @@ func (a *app) eventsCommand() *cobra.Command {
 				case e.Type == client.EventReset:
 					a.note("older events are no longer kept")
 				default:
-					_, err = fmt.Fprintf(a.Stdout, "%s  %-9s  %s\n", e.At.Local().Format(time.DateTime), printable(e.Type), printable(detailsOf(e)))
+					_, err = fmt.Fprintf(a.Stdout, "%s  %-9s  %s\n", e.At.Local().Format(time.DateTime), printable(e.Type), printable(dataText(e.Data)))
 				}
 				if err != nil {
 					return err
@@ -120,16 +131,17 @@ func (a *app) eventsCommand() *cobra.Command {
 		}),
 		ValidArgsFunction: a.completeSandboxes(1),
 	}
-	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the sandbox has ended")
+	cmd.Flags().BoolVarP(&o.Follow, "follow", "f", false, "go on until the sandbox has ended; of the project, until interrupted")
+	cmd.Flags().StringVar(&types, "types", "", "of the project only these `TYPES`, comma-joined: status, oom, disk_full, job_status, session_status")
 	cmd.Flags().StringVar(&o.After, "after", "", "only what came after the event `ID`")
 	return cmd
 }
 
-// detailsOf is an event's data on a line.
-func detailsOf(e client.SandboxEvent) string {
-	members, err := orderedMembers(e.Data)
+// dataText is an event's data on a line.
+func dataText(data json.RawMessage) string {
+	members, err := orderedMembers(data)
 	if err != nil {
-		return string(e.Data)
+		return string(data)
 	}
 	parts := make([]string, 0, len(members))
 	for _, m := range members {
