@@ -153,7 +153,8 @@ func whatText(r *client.Record) string {
 func (a *app) historyShowCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "show ID…", Short: "Show records of what ran", Args: atLeast(1),
-		Long:    "Show prints the records of processes, jobs, sessions or sandboxes that are over, by their ids, as a list of the API's objects.",
+		Long: "Show prints the records of processes, jobs, sessions or sandboxes that are over, by their ids. With -o json it prints the API's objects,\n" +
+			"one on a line.",
 		Example: "  cay history show prc_01k…",
 		RunE: a.do(func(ctx context.Context, c *client.Client, args []string) error {
 			return a.inspectEach(args, func(id string) (json.RawMessage, error) {
