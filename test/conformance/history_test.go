@@ -117,7 +117,7 @@ func own(t *testing.T, c *testkit.Client, more fields) *testkit.Sandbox {
 	return (&testkit.Sandbox{Client: c, SandboxObject: sb}).In(t)
 }
 
-func textOf(s *string) string {
+func orNull(s *string) string {
 	if s == nil {
 		return "null"
 	}
@@ -173,14 +173,14 @@ func TestWhatRanIsOnRecordOnceItIsOver(t *testing.T) {
 			r.OK != (want.code == 0) || want.stdout >= 0 && r.StdoutBytes != want.stdout || r.StderrBytes != want.stderr {
 			t.Errorf("got %+v, want %+v", r, want)
 		}
-		if r.ProjectID != tenant.Project || textOf(r.SandboxID) != sb.ID || r.KeyID == nil || r.DurationMS < 0 || r.DurationMS > 120_000 {
-			t.Errorf("the record of %s is of project %s, sandbox %s, key %v and took %d ms", want.kind, r.ProjectID, textOf(r.SandboxID), r.KeyID, r.DurationMS)
+		if r.ProjectID != tenant.Project || orNull(r.SandboxID) != sb.ID || r.KeyID == nil || r.DurationMS < 0 || r.DurationMS > 120_000 {
+			t.Errorf("the record of %s is of project %s, sandbox %s, key %v and took %d ms", want.kind, r.ProjectID, orNull(r.SandboxID), r.KeyID, r.DurationMS)
 		}
-		if want.kind == "process" && textOf(r.Signal) != "KILL" {
-			t.Errorf("the process that was killed ended by %s, signal %s", r.Outcome, textOf(r.Signal))
+		if want.kind == "process" && orNull(r.Signal) != "KILL" {
+			t.Errorf("the process that was killed ended by %s, signal %s", r.Outcome, orNull(r.Signal))
 		}
-		if want.kind == "code" && textOf(r.Language) != "python" {
-			t.Errorf("the program's language is %s", textOf(r.Language))
+		if want.kind == "code" && orNull(r.Language) != "python" {
+			t.Errorf("the program's language is %s", orNull(r.Language))
 		}
 	}
 
@@ -255,20 +255,20 @@ func TestSandboxesJobsAndSessionsAreOnRecordWithTheirEnd(t *testing.T) {
 		t.Fatal(job)
 	}
 	r := record(t, c, job.ID)
-	if r.Kind != "job" || r.Outcome != "failed" || r.OK || r.ExitCode == nil || *r.ExitCode != 4 || textOf(r.SessionID) != s.ID || textOf(r.Language) != "python" || r.KeyID == nil {
+	if r.Kind != "job" || r.Outcome != "failed" || r.OK || r.ExitCode == nil || *r.ExitCode != 4 || orNull(r.SessionID) != s.ID || orNull(r.Language) != "python" || r.KeyID == nil {
 		t.Errorf("the job: %+v", r)
 	}
 	sb := own(t, c, fields{"session_id": s.ID, "session_shared": true})
 	ran := sb.X("true")
-	if r := record(t, c, ran.ProcessID); textOf(r.SessionID) != s.ID {
-		t.Errorf("a command that can reach a session says %s", textOf(r.SessionID))
+	if r := record(t, c, ran.ProcessID); orNull(r.SessionID) != s.ID {
+		t.Errorf("a command that can reach a session says %s", orNull(r.SessionID))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := c.DeleteSandbox(ctx, sb.ID); err != nil {
 		t.Fatal(err)
 	}
-	if r := record(t, c, sb.ID); r.Kind != "sandbox" || r.Outcome != "deleted" || !r.OK || r.KeyID == nil || textOf(r.SessionID) != s.ID {
+	if r := record(t, c, sb.ID); r.Kind != "sandbox" || r.Outcome != "deleted" || !r.OK || r.KeyID == nil || orNull(r.SessionID) != s.ID {
 		t.Errorf("the sandbox: %+v", r)
 	}
 	if err := c.DeleteSession(ctx, s.ID); err != nil {
@@ -380,8 +380,8 @@ func TestTheAuditLogSaysWhoChangedWhatAndWhoWasRefused(t *testing.T) {
 	}
 	of := func(query string) (list []string) {
 		for _, e := range tell[pageOf[auditedRequest]](t, c, "/v1/audit?order=asc&"+query).Items {
-			list = append(list, fmt.Sprintf("%s %d %s %s", e.Action, e.Status, textOf(e.Object), textOf(e.Reason)))
-			if textOf(e.ProjectID) != tenant.Project || e.KeyID == nil || !strings.HasPrefix(e.RemoteAddr, "127.") && e.RemoteAddr != "::1" || e.RequestID == "" {
+			list = append(list, fmt.Sprintf("%s %d %s %s", e.Action, e.Status, orNull(e.Object), orNull(e.Reason)))
+			if orNull(e.ProjectID) != tenant.Project || e.KeyID == nil || !strings.HasPrefix(e.RemoteAddr, "127.") && e.RemoteAddr != "::1" || e.RequestID == "" {
 				t.Errorf("the entry is %+v", e)
 			}
 		}
@@ -412,7 +412,7 @@ func TestTheAuditLogSaysWhoChangedWhatAndWhoWasRefused(t *testing.T) {
 	testkit.Eventually(t, time.Minute, "the entry of a call without a key", func() error {
 		// Of refusals only some of a second are kept, and other tests are refused as well.
 		for _, e := range tell[pageOf[auditedRequest]](t, c, "/v1/audit?all_projects=true&limit=200&from="+begun+"&action=list-sandboxes").Items {
-			if e.RequestID == id && e.Status == 401 && e.ProjectID == nil && e.KeyID == nil && textOf(e.Reason) == "unauthorized" {
+			if e.RequestID == id && e.Status == 401 && e.ProjectID == nil && e.KeyID == nil && orNull(e.Reason) == "unauthorized" {
 				return nil
 			}
 		}
@@ -487,8 +487,8 @@ func TestAProjectIsFollowedAsItHappensAndTakenUpAgain(t *testing.T) {
 	var only []string
 	for _, h := range tell[feed[projectHappening]](t, c, "/v1/events?types=session_status&limit=200").Items {
 		only = append(only, fmt.Sprint(h.Data["to"]))
-		if textOf(h.SessionID) != s.ID {
-			t.Errorf("an event of %s", textOf(h.SessionID))
+		if orNull(h.SessionID) != s.ID {
+			t.Errorf("an event of %s", orNull(h.SessionID))
 		}
 	}
 	if len(only) < 2 || only[0] != "active" || only[len(only)-1] != "deleted" {
