@@ -152,7 +152,60 @@ func TestKillingAnyProcessAtAnyTimeLosesNothingAndLeavesNothing(t *testing.T) {
 	if out, err := inst.Exec(ctx, paused.ID, "echo awake"); err != nil || out.Stdout != "awake\n" {
 		t.Errorf("the paused sandbox: %+v %v", out, err)
 	}
-	// The rest is the clean-up's: every sandbox is deleted, and nothing may be left.
+	for _, id := range []string{witnesses[0].id, witnesses[1].id, paused.ID} {
+		if err := accounted(ctx, inst, id); err != nil {
+			t.Errorf("what %s used: %v", id, err)
+		}
+	}
+	// The rest is the clean-up's: nothing may be left.
+}
+
+// accounted ends a sandbox; what is billed must be all of its time and no more, whatever was killed meanwhile.
+func accounted(ctx context.Context, inst *testkit.Instance, id string) error {
+	if err := inst.DeleteSandbox(ctx, id); err != nil {
+		return err
+	}
+	var events struct {
+		Items []struct {
+			Type string
+			At   time.Time
+			Data struct{ From, To string }
+		}
+	}
+	var usage struct {
+		Total struct {
+			Running float64 `json:"running_seconds"`
+			Paused  float64 `json:"paused_seconds"`
+			CPU     float64 `json:"cpu_seconds"`
+		}
+	}
+	for path, into := range map[string]any{"/v1/sandboxes/" + id + "/events": &events, "/v1/usage?sandbox_id=" + id: &usage} {
+		resp, err := inst.Do(ctx, "GET", path, nil)
+		if err != nil {
+			return err
+		}
+		if err := resp.Decode(200, into); err != nil {
+			return fmt.Errorf("GET %s: %w", path, err)
+		}
+	}
+	sb, err := inst.GetSandbox(ctx, id)
+	if err != nil {
+		return err
+	}
+	spent := map[string]float64{}
+	var since time.Time
+	for _, e := range events.Items {
+		if e.Type == "status" {
+			spent[e.Data.From] += e.At.Sub(since).Seconds()
+			since = e.At
+		}
+	}
+	// Times are told in milliseconds.
+	near := func(a, b float64) bool { return a-b < 0.01 && b-a < 0.01 }
+	if !near(usage.Total.Running, spent["READY"]) || !near(usage.Total.Paused, spent["PAUSED"]) || !near(usage.Total.CPU, sb.Usage.CPUSeconds) || usage.Total.CPU <= 0 {
+		return fmt.Errorf("billed are %+v, READY %.3f s, PAUSED %.3f s, the sandbox used %.3f s of CPU", usage.Total, spent["READY"], spent["PAUSED"], sb.Usage.CPUSeconds)
+	}
+	return nil
 }
 
 // crash kills role while sandboxes come and go, and returns once the server is ready again.
