@@ -87,7 +87,7 @@ func TestSplittingOverMidnightsLosesNothing(t *testing.T) {
 		var sum cay.UsageAmounts
 		last := time.Time{}
 		for _, d := range cay.Accrue(&before, &after) {
-			if !d.Day.After(last) || d.Day.Truncate(24*time.Hour) != d.Day || d.RunningSeconds > 86400 {
+			if !d.Day.After(last) || d.Day.Truncate(24*time.Hour) != d.Day || d.RunningSeconds > 86400+1e-6 {
 				rt.Fatalf("after %v comes %+v", last, d)
 			}
 			sum.Add(d.UsageAmounts)
