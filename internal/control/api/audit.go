@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cayhq/cay"
@@ -59,7 +60,7 @@ func (a *API) audit(r *http.Request, x *exchange, status int, at time.Time) {
 	}
 	e := cay.AuditEntry{
 		At: at, ProjectID: x.identity.ProjectID, KeyID: x.identity.KeyID, Action: x.action, Object: string(x.object), Status: status,
-		RequestID: x.requestID, TraceID: x.traceID, RemoteAddr: host, UserAgent: cay.Clip(r.UserAgent(), maxUserAgent),
+		RequestID: x.requestID, TraceID: x.traceID, RemoteAddr: host, UserAgent: userAgentOf(r),
 	}
 	if e.Action == "" {
 		e.Action = unmatched
@@ -68,6 +69,11 @@ func (a *API) audit(r *http.Request, x *exchange, status int, at time.Time) {
 		e.Reason = string(cay.ReasonOf(x.err))
 	}
 	a.History.NoteAudit(e)
+}
+
+// userAgentOf is what a client calls itself, bounded, and as UTF-8: headers may be none, and no JSON could be made of an entry then.
+func userAgentOf(r *http.Request) string {
+	return cay.Clip(strings.ToValidUTF8(cay.Clip(r.UserAgent(), maxUserAgent), "\uFFFD"), maxUserAgent)
 }
 
 // auditEntry is one request that changed something, or that was refused for who asked.

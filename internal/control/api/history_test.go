@@ -46,7 +46,7 @@ func (f *fakeHistory) Audit(_ context.Context, _ cay.ID, q cay.AuditQuery) ([]ca
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.past = q
-	return nil, "", nil
+	return slices.Clone(f.noted), "", nil
 }
 
 func (f *fakeHistory) NoteAudit(e cay.AuditEntry) {
@@ -154,6 +154,18 @@ func TestWhatChangesSomethingAndWhoIsRefusedIsAudited(t *testing.T) {
 		if step.want == "" && len(got) > 0 || step.want != "" && !slices.Equal(got, []string{step.want}) {
 			t.Errorf("noted %q, want %q", got, step.want)
 		}
+	}
+}
+
+func TestTheAuditLogCanBeReadWhateverAClientCallsItself(t *testing.T) {
+	r, past := withHistory(t)
+	r.refused(r.do("GET", "/v1/info", "", noKey, header("User-Agent", strings.Repeat("\xff\xe4", 200))), cay.Unauthorized)
+	r.do("GET", "/healthz", "")
+	a := r.status(r.do("GET", "/v1/audit", ""), 200)
+	past.mu.Lock()
+	defer past.mu.Unlock()
+	if len(past.noted) != 1 || !strings.Contains(string(a.body), "\uFFFD") || len(past.noted[0].UserAgent) > maxUserAgent {
+		t.Errorf("noted %+v, answered %s", past.noted, a.body)
 	}
 }
 
