@@ -88,7 +88,7 @@ func recordWalk(project cay.ID, q cay.RecordQuery) (*walk, error) {
 		w.along("project_id = ?", string(project))
 	}
 	if !q.AllProjects && w.index != "records_list" {
-		w.only("project_id = ?", string(project))
+		w.along("project_id = ?", string(project)) // and no filter: a page's edge, which the cursor tells, must not be another project's
 	}
 	var after *place
 	if q.Cursor != "" {

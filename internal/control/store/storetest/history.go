@@ -176,7 +176,9 @@ func recordSearchBound(t *testing.T, s store.Store) {
 	const n = 10_500
 	batch := make([]cay.Record, 0, n)
 	for i := range n {
-		batch = append(batch, record(epoch.Add(time.Duration(i+1)*time.Millisecond)))
+		r := record(epoch.Add(time.Duration(i+1) * time.Millisecond))
+		r.SandboxID, r.SessionID = "sbx_1", "ses_1"
+		batch = append(batch, r)
 	}
 	must(t, s.AddRecords(t.Context(), batch))
 	got, pages := recordIDs(t, s, cay.RecordQuery{Text: "NEEDLE"})
@@ -185,6 +187,14 @@ func recordSearchBound(t *testing.T, s store.Store) {
 	}
 	if got, pages := recordIDs(t, s, cay.RecordQuery{Text: "needle", Ascending: true}); !slices.Equal(got, []cay.ID{needle.ID}) || pages != 2 {
 		t.Errorf("from the oldest on %v is found after %d pages, want 2", got, pages)
+	}
+	for name, q := range map[string]cay.RecordQuery{"sandbox": {SandboxID: "sbx_1"}, "session": {SessionID: "ses_1", Text: "needle"}} {
+		q.Limit = 10
+		items, next, err := s.ListRecords(t.Context(), cay.NewID(cay.PrefixProject), q)
+		must(t, err)
+		if len(items) != 0 || next != "" {
+			t.Errorf("of another project's %s a page has %d records and the cursor %q, which tells where one stands", name, len(items), next)
+		}
 	}
 }
 
