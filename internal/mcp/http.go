@@ -32,7 +32,7 @@ const (
 type HTTPConfig struct {
 	Config
 
-	// Caller answers on whose behalf r is made, but for the conversation; r has been let in by its key.
+	// Caller answers on whose behalf r is made, but for the conversation; r has been let in by its key. An error is r's own fault.
 	Caller func(r *http.Request) (Caller, error)
 	// Refuse answers a request that cannot be served before it has become a message of the protocol.
 	Refuse func(w http.ResponseWriter, r *http.Request, status int, detail string)
@@ -117,7 +117,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	caller, err := h.c.Caller(r)
 	if err != nil {
-		h.c.Refuse(w, r, http.StatusInternalServerError, err.Error())
+		h.c.Refuse(w, r, http.StatusBadRequest, err.Error())
 		return
 	}
 	caller.Conversation = named

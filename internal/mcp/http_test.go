@@ -4,11 +4,15 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
 
 	sdk "github.com/modelcontextprotocol/go-sdk/mcp"
+
+	"github.com/cayhq/cay/client"
+	"github.com/cayhq/cay/internal/mcp"
 )
 
 // post sends one message of an earlier revision and answers the status and the body once it is complete.
@@ -89,6 +93,25 @@ func TestABadConversationIsRefused(t *testing.T) {
 	}
 	if status, _ := post(t, url, `{"x":"`+strings.Repeat("x", 4<<20)+`"}`); status != http.StatusRequestEntityTooLarge {
 		t.Errorf("a body of more than 4 MiB: %d", status)
+	}
+}
+
+func TestARequestThatSaysNoAddressOfTheServerIsItsOwnFault(t *testing.T) {
+	h := mcp.NewHandler(mcp.HTTPConfig{
+		Caller: func(r *http.Request) (mcp.Caller, error) {
+			_, err := client.New(client.Options{URL: "http://" + r.Host})
+			return mcp.Caller{}, err
+		},
+		Refuse: func(w http.ResponseWriter, _ *http.Request, status int, detail string) { http.Error(w, detail, status) },
+	})
+	for _, host := range []string{"", "%zz"} {
+		r := httptest.NewRequest(http.MethodPost, "/mcp", strings.NewReader("{}"))
+		r.Host = host
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		if w.Code != http.StatusBadRequest {
+			t.Errorf("the host %q: %d %s", host, w.Code, w.Body)
+		}
 	}
 }
 

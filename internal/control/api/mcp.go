@@ -1,7 +1,9 @@
 package api
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"net/http"
 
 	"github.com/cayhq/cay"
@@ -11,6 +13,8 @@ import (
 
 // MCPPath is where Config.MCP is served.
 const MCPPath = "/mcp"
+
+const maxMCPBody = 4 << 20 // bytes of one message
 
 // mcpRoute serves the Model Context Protocol, which is not of the OpenAPI document: its operations are tools. Any valid key is let in;
 // what each tool does is a request of its own, with that key.
@@ -30,7 +34,13 @@ func (a *API) mcpRoute(mux *http.ServeMux) {
 			a.fail(w, r, err)
 			return
 		}
+		body, err := readBody(r, maxMCPBody, x.bodies)
+		if err != nil {
+			a.fail(w, r, err)
+			return
+		}
 		r = r.Clone(r.Context())
+		r.Body = io.NopCloser(bytes.NewReader(body))
 		r.Header.Set("X-Request-Id", x.requestID) // what it asks the API for is found by the same id and in the same trace
 		if parent := tracing.Traceparent(r.Context()); parent != "" {
 			r.Header.Set("Traceparent", parent)

@@ -48,6 +48,32 @@ func TestMCPNeedsAKeyAndRefusesForeignOrigins(t *testing.T) {
 	}
 }
 
+func TestLargeBodiesForMCPCountAgainstTheBudgetOfAllBodies(t *testing.T) {
+	serving, finish := make(chan struct{}), make(chan struct{})
+	r := newRig(t, func(c *Config) {
+		c.MCP = http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+			close(serving)
+			<-finish
+		})
+	})
+	large := r.refused(r.do("POST", "/mcp", strings.Repeat(" ", maxMCPBody+1)), cay.PayloadTooLarge)
+	if !strings.Contains(string(large.body), `"limit_bytes":4194304`) {
+		t.Errorf("the limit is not told: %s", large.body)
+	}
+	answered := make(chan struct{})
+	go func() {
+		defer close(answered)
+		r.do("POST", "/mcp", strings.Repeat(" ", 2<<20))
+	}()
+	<-serving
+	if r.api.bodies.TryAcquire(maxBodiesInFlight) {
+		t.Error("a body of 2 MiB that is being served takes nothing of the budget")
+		r.api.bodies.Release(maxBodiesInFlight)
+	}
+	close(finish)
+	<-answered
+}
+
 func TestAServerWithoutMCPSaysSo(t *testing.T) {
 	r := newRig(t)
 	r.refused(r.do("POST", "/mcp", `{}`), cay.NotImplemented)
