@@ -68,13 +68,18 @@ func TestTheAuditLogIsListed(t *testing.T) {
 	server, c := connect(t)
 	server.AddAudit(map[string]any{"action": "create-sandbox", "object": "sbx_1", "status": 201, "reason": nil})
 	server.AddAudit(map[string]any{"action": "delete-sandbox", "object": "sbx_1", "status": 403, "reason": "forbidden"})
+	n := 0
 	for e, err := range c.Audit().List(within(t), client.AuditOptions{Action: "delete-sandbox"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		n++
 		if e.ID != "2" || e.Status != 403 || e.Reason != "forbidden" || e.Object != "sbx_1" {
 			t.Errorf("got %+v", e)
 		}
+	}
+	if n != 1 {
+		t.Errorf("%d entries, want one", n)
 	}
 }
 

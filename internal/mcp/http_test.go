@@ -184,17 +184,35 @@ func TestAServerThatStopsLeavesProgramsRunningAndSaysWhere(t *testing.T) {
 	r := newRig(t)
 	url, h := r.web()
 	defer http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-	answered := make(chan string, 1)
-	go func() {
-		_, body := post(t, url, toolCall("1", "run_command", `{"command":"block"}`))
-		answered <- body
-	}()
-	eventually(t, "the command", func() bool { return r.count("block", "running") == 1 })
-	if err := h.Close(within(t)); err != nil {
+	ctx := within(t)
+	session, err := r.newClient().Connect(ctx, &sdk.StreamableClientTransport{Endpoint: url}, nil)
+	if err != nil {
 		t.Fatal(err)
 	}
-	if body := <-answered; !strings.Contains(body, "restarting") || !strings.Contains(body, "prc_") || !strings.Contains(body, `"isError":true`) {
-		t.Error(body)
+	defer session.Close()
+	var res *sdk.CallToolResult
+	answered := make(chan error, 1)
+	go func() {
+		var err error
+		res, err = session.CallTool(ctx, &sdk.CallToolParams{Name: "run_command", Arguments: args{"command": "block"}, Meta: sdk.Meta{"progressToken": "t"}})
+		answered <- err
+	}()
+	for message := ""; !strings.Contains(message, "blocking"); { // by then the server has been told which process it is
+		select {
+		case p := <-r.progress:
+			message = p.Message
+		case err := <-answered:
+			t.Fatalf("the call ended: %v", err)
+		}
+	}
+	if err := h.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; err != nil {
+		t.Fatal(err)
+	}
+	if text := textOf(res); !strings.Contains(text, "restarting") || !strings.Contains(text, "prc_") || !res.IsError {
+		t.Error(text)
 	}
 	if r.count("block", "running") != 1 {
 		t.Error("the command was killed")

@@ -252,7 +252,7 @@ func TestACollectorThatHangsHoldsUpNothing(t *testing.T) {
 	if err := inst.Stop(); err != nil { // TERM, and killed processes would be named in the log
 		t.Error(err)
 	}
-	if logs := inst.Logs(); strings.Contains(logs, "killing") || !strings.Contains(logs, "the last spans were not exported") {
+	if logs := inst.Logs(); strings.Contains(logs, "was killed") || !strings.Contains(logs, "the last spans were not exported") {
 		t.Errorf("the end was not bounded by itself:\n%s", logs)
 	}
 }

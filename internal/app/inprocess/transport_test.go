@@ -109,17 +109,20 @@ func TestAnAnswerStreamsAndAReaderThatLeavesEndsIt(t *testing.T) {
 }
 
 func TestTheEndOfTheClientsContextEndsTheHandlers(t *testing.T) {
-	began := make(chan struct{})
+	began, left := make(chan struct{}), make(chan struct{})
 	c, _ := serve(t, func(_ http.ResponseWriter, r *http.Request) {
 		close(began)
 		<-r.Context().Done()
+		<-left // until then there is no answer that could come before the end is seen
 	})
 	ctx, cancel := context.WithCancel(within(t))
 	go func() {
 		<-began
 		cancel()
 	}()
-	if _, err := c.Do(request(t, http.MethodGet, "http://cay.test/", "").WithContext(ctx)); !errors.Is(err, context.Canceled) {
+	_, err := c.Do(request(t, http.MethodGet, "http://cay.test/", "").WithContext(ctx))
+	close(left)
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }

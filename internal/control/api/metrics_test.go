@@ -171,7 +171,7 @@ func (c *fixedSandboxes) EgressBytes(context.Context) (int64, error) {
 func TestTheMetricsSayHowManySandboxesThereAreAndHowLongTheyWait(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.SandboxCounts = &fixedSandboxes{sent: []int64{100}} })
 	_, page := r.series()
-	for _, line := range []string{`cay_sandboxes{status="READY"} 4`, `cay_sandboxes{status="CREATING"} 1`, `cay_sandboxes{status="PAUSED"} 0`, "cay_sandbox_queue 2", "cay_sandbox_queue_oldest_seconds 3600", "cay_egress_bytes_total 100"} {
+	for _, line := range []string{`cay_sandboxes{status="READY"} 4`, `cay_sandboxes{status="CREATING"} 1`, `cay_sandboxes{status="PAUSED"} 0`, "cay_sandbox_queue 2", "cay_sandbox_queue_oldest_seconds 36", "cay_egress_bytes_total 100"} {
 		if !strings.Contains(page, line) {
 			t.Errorf("%s is missing in\n%s", line, page)
 		}

@@ -98,8 +98,8 @@ func TestAWorkerThatGoesAwayAndComesBackIsGoneOnWith(t *testing.T) {
 func TestANewStartOfAWorkerBeginsAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := start(t)
+		w.node.change(func() { w.node.lost = 2 }) // before there is an answer that could tell of it
 		w.node.ends(w.ended(), w.ended(), w.ended())
-		w.node.change(func() { w.node.lost = 2 })
 		synctest.Wait()
 		fresh := newNode()
 		fresh.boot, fresh.lost = "two", 1

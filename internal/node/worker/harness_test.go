@@ -228,7 +228,7 @@ func (n *node) watch() *connect.ServerStreamForClient[nodev1.Event] {
 
 func nextEvent[T any](t testing.TB, s *connect.ServerStreamForClient[nodev1.Event], pick func(*nodev1.Event) *T) *T {
 	t.Helper()
-	late := time.AfterFunc(10*time.Second, func() { s.Close() })
+	late := time.AfterFunc(time.Minute, func() { s.Close() })
 	defer late.Stop()
 	for s.Receive() {
 		if e := pick(s.Msg()); e != nil {

@@ -53,7 +53,7 @@ func TestANodeMeasuresItself(t *testing.T) {
 	first := startInput(box, as("process"), "sleep")
 	n.process(t.Context(), first).next()
 	d.of(box).agent.Drop()
-	eventually(t, "the agent is back", func() bool { return n.measured()["cay_agent_reconnects_total"] == 1 })
+	eventually(t, "the agent is back", func() bool { return n.measured()["cay_agent_reconnects_total"] >= 1 })
 	eventually(t, "the next is prepared and the memory is measured", func() bool {
 		m := n.measured()
 		return m["cay_pool_prepared"] == 1 && m["cay_sandbox_boot_duration_seconds"] == 2

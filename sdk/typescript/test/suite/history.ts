@@ -89,7 +89,7 @@ export function historyTests(shared: Shared): void {
       const session = await Session.create({ ...target, name: `n.${Date.now()}` });
       const job = await Job.submit({ ...target, language: "bash", code: "echo followed", sessionId: session.id });
       const seen: ProjectEvent[] = [];
-      for await (const event of Events.follow({ ...target, after: before[before.length - 1]?.id ?? "0", types: ["job_status", "session_status"], signal: AbortSignal.timeout(60_000) })) {
+      for await (const event of Events.follow({ ...target, after: before[before.length - 1]?.id ?? "0", types: ["job_status", "session_status"], signal: AbortSignal.timeout(300_000) })) {
         if (!("data" in event)) continue;
         seen.push(event);
         if (event.jobId === job.id && event.data["to"] === "success") await session.delete({ force: true });
