@@ -17,7 +17,7 @@ const (
 	progressEvery = 500 * time.Millisecond // at most, while output comes
 	silentEvery   = 10 * time.Second       // while none does, so that the client sees that the program runs
 
-	interruptGrace = 3 * time.Second  // between INT and KILL
+	interruptGrace = 5 * time.Second  // between INT and KILL, as at a timeout
 	killPatience   = 10 * time.Second // for a canceled program to start, to be killed, and to end
 )
 

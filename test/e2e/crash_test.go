@@ -200,8 +200,8 @@ func accounted(ctx context.Context, inst *testkit.Instance, id string) error {
 			since = e.At
 		}
 	}
-	// Times are told in milliseconds.
-	near := func(a, b float64) bool { return a-b < 0.01 && b-a < 0.01 }
+	// An event and the accounting of the change that it tells of read the clock one after the other.
+	near := func(a, b float64) bool { return a-b < 0.1 && b-a < 0.1 }
 	if !near(usage.Total.Running, spent["READY"]) || !near(usage.Total.Paused, spent["PAUSED"]) || !near(usage.Total.CPU, sb.Usage.CPUSeconds) || usage.Total.CPU <= 0 {
 		return fmt.Errorf("billed are %+v, READY %.3f s, PAUSED %.3f s, the sandbox used %.3f s of CPU", usage.Total, spent["READY"], spent["PAUSED"], sb.Usage.CPUSeconds)
 	}
