@@ -44,8 +44,11 @@ func objectOf(r *http.Request) cay.ID {
 	return ""
 }
 
-// unmatched names, in the audit log, what is refused before it is known which operation it asks for.
-const unmatched = "unmatched"
+// What the audit log and spans call requests that are no operation of the document.
+const (
+	unmatched  = "unmatched" // refused before it is known what they ask for
+	portAccess = "port"      // to a server in a sandbox
+)
 
 // audit notes a request that was answered with status, where it belongs into the audit log: what changes something, and who was refused.
 // What a guest answers at its own port is none of it.
@@ -123,8 +126,8 @@ func (a *API) listAudit(ctx context.Context, in *listAuditInput) (*listAuditOutp
 	if q.KeyID, err = idParam("key_id", cay.PrefixKey, in.KeyID); err != nil {
 		return nil, err
 	}
-	if _, known := operations[in.Action]; in.Action != "" && in.Action != unmatched && !known {
-		return nil, cay.Errorf(cay.InvalidRequest, "`action` must be the id of an operation, such as create-sandbox, or %s", unmatched).On("action")
+	if _, known := operations[in.Action]; in.Action != "" && in.Action != unmatched && in.Action != portAccess && !known {
+		return nil, cay.Errorf(cay.InvalidRequest, "`action` must be the id of an operation, such as create-sandbox, or %s or %s", portAccess, unmatched).On("action")
 	}
 	if err := plain("object", in.Object); err != nil {
 		return nil, err

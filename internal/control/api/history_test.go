@@ -135,6 +135,7 @@ func TestWhatChangesSomethingAndWhoIsRefusedIsAudited(t *testing.T) {
 		{func() answer { return r.do("POST", "/v1/tickets", `{"method":"GET","url":"/v1/info"}`) }, "create-ticket 200  "},
 		{func() answer { return r.do("DELETE", "/v1/sandboxes/nonsense", "") }, "delete-sandbox 404  not_found"},
 		{func() answer { return r.do("PUT", "/v1/info", "", header("Origin", "https://evil.example")) }, "unmatched 403  forbidden"},
+		{func() answer { return r.do("GET", box+"/ports/80/", "", noKey) }, "port 401  unauthorized"},
 	} {
 		past.mu.Lock()
 		past.noted = nil
@@ -153,6 +154,9 @@ func TestWhatChangesSomethingAndWhoIsRefusedIsAudited(t *testing.T) {
 		past.mu.Unlock()
 		if step.want == "" && len(got) > 0 || step.want != "" && !slices.Equal(got, []string{step.want}) {
 			t.Errorf("noted %q, want %q", got, step.want)
+		}
+		if action, _, ok := strings.Cut(step.want, " "); ok {
+			r.status(r.do("GET", "/v1/audit?action="+action, ""), 200)
 		}
 	}
 }

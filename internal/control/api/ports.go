@@ -134,7 +134,7 @@ func (a *API) hosted(next http.Handler) http.Handler {
 			return
 		}
 		x := exchangeOf(r.Context())
-		x.route, x.action, x.guest = "port", "port", true
+		x.route, x.action, x.guest = "port", portAccess, true
 		if err := a.Ports.ServeHost(w, r); err != nil {
 			w.Header().Set("X-Content-Type-Options", "nosniff")
 			a.fail(w, r, err)
@@ -154,7 +154,7 @@ func (a *API) proxied(next http.Handler) http.Handler {
 			return
 		}
 		x := exchangeOf(r.Context())
-		x.route, x.action, x.guest = "ANY "+portRoute, "port", true
+		x.route, x.action, x.guest = "ANY "+portRoute, portAccess, true
 		if err := a.servePort(w, r, x, id, port, rest); err != nil {
 			a.fail(w, r, err)
 		}
