@@ -17,6 +17,9 @@ import (
 // traces, and how the client reached this server, for URLs in answers.
 var passedOn = []string{"Authorization", "X-API-Key", "X-Request-Id", "Traceparent", "Tracestate", "X-Forwarded-Proto", "User-Agent"}
 
+// maxLargeEvents bounds the results of programs, of up to 64 MiB each, that are in memory for all callers together.
+const maxLargeEvents = 4
+
 // newMCP makes what serves /mcp: a client of the API in this process, with the key of whoever asks.
 func newMCP(transport *inprocess.Transport, metrics *prometheus.Registry, log *slog.Logger) (*mcp.Handler, error) {
 	calls := prometheus.NewCounterVec(prometheus.CounterOpts{
@@ -25,6 +28,7 @@ func newMCP(transport *inprocess.Transport, metrics *prometheus.Registry, log *s
 	if err := metrics.Register(calls); err != nil {
 		return nil, err
 	}
+	large := mcp.NewLargeEvents(maxLargeEvents)
 	return mcp.NewHandler(mcp.HTTPConfig{
 		Config: mcp.Config{
 			Version: Version, Logger: log,
@@ -32,7 +36,7 @@ func newMCP(transport *inprocess.Transport, metrics *prometheus.Registry, log *s
 		},
 		Caller: func(r *http.Request) (mcp.Caller, error) {
 			c, err := client.New(client.Options{
-				URL: api.OriginOf(r), HTTPClient: &http.Client{Transport: transport.On(r, passedOn...)},
+				URL: api.OriginOf(r), HTTPClient: &http.Client{Transport: large.Over(transport.On(r, passedOn...))},
 			})
 			return mcp.Caller{Client: c, Scope: mcp.ScopeOf(keyOf(r.Header))}, err
 		},
