@@ -135,6 +135,12 @@ func (x *execution) serve(node nodev1connect.NodeServiceClient, first *nodev1.Pr
 	}
 	defer s.end()
 	st, err := s.started(ctx)
+	if errors.Is(err, errClientGone) && !x.req.KillOnDisconnect { // the process starts all the same, and is to have its stdin
+		starting, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+		defer cancel(nil)
+		defer x.a.whenClosing(func() { cancel(errClosing()) })()
+		st, err = s.started(starting)
+	}
 	if err != nil {
 		return err
 	}
@@ -152,18 +158,21 @@ func (x *execution) serve(node nodev1connect.NodeServiceClient, first *nodev1.Pr
 	} else {
 		close(fed)
 	}
+	lost := false
 	if x.live {
 		v := &eventView{process: x.process, encoding: x.req.Encoding, maxOutput: x.req.maxOutput()}
 		if x.program {
 			v.outcome = &programOutcome{a: x.a, node: node, sandbox: x.sandbox}
 		}
 		err = x.a.sendEvents(ctx, x.w, s, st, v)
+		lost = v.lost
 	} else {
 		err = x.sendResult(ctx, s, &programOutcome{a: x.a, node: node, sandbox: x.sandbox})
 	}
 	switch cause := context.Cause(ctx); {
-	case errors.Is(cause, errClientGone) && !x.req.KillOnDisconnect:
+	case (errors.Is(cause, errClientGone) || cause == nil && lost) && !x.req.KillOnDisconnect:
 		x.a.deliverInput(s, fed)
+		s.detach()
 	case cause != nil && !errors.Is(cause, errClientGone):
 		s.detach()
 	}
@@ -247,6 +256,7 @@ type eventView struct {
 	maxOutput int64           // 0 where it is not known
 	outcome   *programOutcome // nil: it is known to be no program
 	exited    bool            // the exit was shown
+	lost      bool            // the client took no more
 }
 
 // sendEvents answers a live stream as server-sent events, from after started to exit, result or error.
@@ -268,6 +278,7 @@ func (a *API) sendEvents(ctx context.Context, w http.ResponseWriter, s *nodeStre
 	defer a.metrics.streams.Dec()
 	for {
 		if err := out.send(e); err != nil {
+			v.lost = true
 			return nil //nolint:nilerr // the client is gone, or took nothing for too long: there is nobody to tell
 		}
 		select {

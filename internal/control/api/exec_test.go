@@ -440,6 +440,49 @@ func TestAClientThatLeavesEndsItsStream(t *testing.T) {
 	}
 }
 
+func TestTheStdinOfAClientThatLeavesIsHeardToItsEnd(t *testing.T) {
+	r := newRig(t)
+	for name, opts := range map[string][]with{"as JSON": nil, "as events": {asEvents}} {
+		for _, input := range []string{"", "to be sorted"} {
+			heard := make(chan string, 1)
+			ctx, leave := context.WithTimeout(context.Background(), time.Minute)
+			r.node.process = func(_ context.Context, first *nodev1.ProcessInput, s *processStream) error {
+				leave() // before the server knows that the process runs, or soon after
+				_ = s.Send(startedMsg(idOf(first), 0))
+				said := ""
+				for {
+					in, err := s.Receive()
+					if err != nil || in.GetDetach() {
+						if err == nil {
+							said += " detach"
+						}
+						heard <- said
+						return nil
+					}
+					said += string(in.GetStdin())
+					if in.GetCloseStdin() {
+						said += " close"
+					}
+				}
+			}
+			body := fmt.Sprintf(`{"command":"sort","stdin":%q}`, input)
+			res, err := http.DefaultClient.Do(r.request("POST", r.box()+"/exec", body, opts...).WithContext(ctx))
+			if err == nil {
+				_, _ = io.ReadAll(res.Body)
+				res.Body.Close()
+			}
+			select {
+			case got := <-heard:
+				if want := input + " close detach"; got != want {
+					t.Errorf("%s, stdin %q: the node heard %q, want %q", name, input, got, want)
+				}
+			case <-time.After(time.Minute):
+				t.Fatalf("%s: the node's stream goes on", name)
+			}
+		}
+	}
+}
+
 func TestCloseDetachesAndTellsStreams(t *testing.T) {
 	r := newRig(t)
 	left := make(chan string, 1)
