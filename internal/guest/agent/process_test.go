@@ -347,7 +347,7 @@ func TestOrphansLeaveNoZombies(t *testing.T) {
 
 func TestAKilledTreeIsGoneWhenTheAnswerComes(t *testing.T) {
 	everywhere(t, func(t *testing.T, n *node) {
-		p := n.shell("setsid sh -c 'sleep 301 & sleep 302' & (sleep 303 | cat) & sleep 304 & echo up; wait")
+		p := n.shell("setsid sh -c 'sleep 301 & sleep 302' & (sleep 303 | cat) & sleep 304 & echo up; wait; sleep 305") // a shell that outlives its children, should those be killed before it
 		p.says("up")
 		eventually(t, "all run", func() bool { return len(n.owned(p.id)) >= 6 })
 		n.must(p.signal(9, true))
